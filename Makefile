@@ -26,9 +26,9 @@ lint: $(DEV_READY)
 types: $(DEV_READY)
 	$(BIN)/mypy
 
-# One thread a process: three workers share two cores, because a fifth of a test's time is waiting
-# for processes, files and clocks. A file's tests stay together, because they share fixtures and
-# comparisons; in the order of their names, which puts long files first and short ones last. What is compiled beforehand is not compiled again by each of the processes that tests start.
+# One thread a process, two workers for two cores. A file's tests stay together, because they share
+# fixtures and comparisons; files run in the order of their names, which puts long files first. What
+# is compiled beforehand is not compiled again by each of the processes that tests start.
 unit: $(DEV_READY)
 	$(BIN)/python -m compileall -q src
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -2,7 +2,8 @@
 
 `--only update` builds runs and counts their bytes, holds the bits of state=14 against those of
 bf16-master after 30 updates, and times updates of a Llama 1B's parameters as CUDA graphs beside
-torch's fused AdamW in float32. `--only large` trains a Llama 8B's shape at 4,096 tokens.
+torch's fused AdamW in float32. `--only large` trains a Llama 8B's shape at 4,096 tokens, with each
+plan of `--plans "PLAN: rows; PLAN: rows"`; rows that FILE.json has of other plans stay.
 Run: PYTHONPATH=src python3 benchmarks/optimizer_state_gpu.py [--only update|large] --out FILE.json
 """
 
@@ -33,7 +34,7 @@ BLOCK = [(2048, 2048), (512, 2048), (512, 2048), (2048, 2048), (8192, 2048), (81
 SHAPES = [(128256, 2048), (2048,), *16 * [*BLOCK, (2048, 8192), (2048,), (2048,)]]  # Llama 1B
 UPDATES, ROUNDS, REPEATS = 30, 7, 10
 LARGE, SEQUENCE, STEPS = "llama3-8b", 4096, 3
-PLANS = (("bf16-pure", 6), ("bf16-master state=7", 7), ("bf16-master state=7 update=backward", 7))
+PLANS = "bf16-pure: 7; bf16-pure: 8; bf16-master state=7: 8; bf16-master state=7 update=backward: 8"
 COMPILED = "recompute=selective compile=on kernels=on"
 GIB = 2**30
 
@@ -175,17 +176,23 @@ def train_large(text: str, rows: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure_large(limit: float) -> Iterator[dict[str, Any]]:
+def read_plans(text: str) -> list[tuple[str, int]]:
+    pairs = (one.rpartition(":") for one in text.split(";"))
+    return [(plan.strip(), int(rows)) for plan, _, rows in pairs]
+
+
+def measure_large(plans: list[tuple[str, int]], limit: float) -> Iterator[dict[str, Any]]:
     """Each plan, while the next one would be done in time."""
     begun, longest = time.perf_counter(), 0.0
-    for text, rows in PLANS:
+    for text, rows in plans:
         started = time.perf_counter()
         if started - begun + longest > limit:
             return
         try:
             yield train_large(text, rows)
         except Exception as failed:  # what ran out of memory is a result as well
-            yield {"plan": text, "rows": rows, "failed": str(failed)[:300]}
+            plan = f"{text} {COMPILED}"
+            yield {"plan": plan, "rows": rows, "failed": str(failed)[:300]}
         gc.collect()
         torch.cuda.empty_cache()
         longest = max(longest, time.perf_counter() - started)
@@ -194,6 +201,7 @@ def measure_large(limit: float) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=("update", "large"))
+    parser.add_argument("--plans", default=PLANS, help="of the 8B shape, each with its rows")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for the 8B shape")
     parser.add_argument("--out", default="benchmarks/results/optimizer_state_gpu.json")
     options = parser.parse_args()
@@ -222,9 +230,10 @@ def main() -> None:
         keep("bits", compare_bits("cuda"))
         keep("bytes", list(count_bytes("cuda")))
     if options.only != "update":
-        rows = []
-        for row in measure_large(options.limit):
-            keep("large", rows := [*rows, row])
+        rows = {(row["plan"], row["rows"]): row for row in result.get("large", [])}
+        for row in measure_large(read_plans(options.plans), options.limit):
+            rows[row["plan"], row["rows"]] = row
+            keep("large", list(rows.values()))
 
 
 if __name__ == "__main__":

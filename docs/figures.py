@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -162,6 +163,34 @@ def draw_compression(path: Path) -> None:
     store(drawn, path)
 
 
+def draw_muon(path: Path) -> None:
+    """Each optimizer's loss on text with its best rate, a line for each seed."""
+    kept = load_tables().read("muon_gpu")
+    drawn, axis = figure(9, 3.4)
+    steps = kept["text"]["steps"]
+    for colour, name in zip(COLOURS, ("adamw", "muon")):
+        rows = [row for row in kept["losses"] if row["optimizer"] == name]
+        best = min(rows, key=lambda row: sum(row["finals"].values()))
+        for seed, curve in sorted(best["curves"].items()):
+            ends = [steps * (at + 1) // len(curve) for at in range(len(curve))]
+            axis.plot(
+                ends,
+                curve,
+                color=colour,
+                linewidth=1.2,
+                label=best["words"] if seed == "0" else None,
+            )
+    axis.set(xlabel="step", ylabel="loss, mean of a tenth")
+    place_legend(axis)
+    store(drawn, path)
+
+
+def draw_state(path: Path) -> None:
+    """Losses with the state in fewer bytes against fp32's, as the benchmark draws them."""
+    script = DOCS.parent / "benchmarks" / "training" / "optimizer_state.py"
+    runpy.run_path(str(script))["draw"](load_tables().read("optimizer_state"), path)
+
+
 def draw_bubbles(path: Path) -> None:
     ranks, counts = 8, [8, 12, 16, 24, 32, 48, 64, 96, 128]
     drawn, axes = figure(7.5, 3.6)
@@ -247,6 +276,8 @@ OWN: dict[str, Callable[[Path], None]] = {  # picture: who draws it
     "accumulation-measured.png": draw_accumulation,
     "compression-measured.png": draw_compression,
     "bubbles.png": draw_bubbles,
+    "muon-measured.png": draw_muon,
+    "state-measured.png": draw_state,
     "ring.png": draw_ring,
     "kernels.png": draw_kernels,
 }

@@ -21,7 +21,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from stepladder.hardware import Cluster
@@ -334,7 +334,7 @@ def parity(word: str) -> str:
             str(row["ranks"]),
             f"{row['sgd']['loss']:.1e}",
             f"{row['sgd']['norm']:.1e}",
-            row["state"]["word"],
+            row["state"]["word"] if row["state"] else "not forecast",
         ]
         for row in asked
     ]
@@ -359,6 +359,113 @@ def experts() -> str:
     command = "python benchmarks/experts_gpu.py --rounds 2 --steps 3 --profile"
     columns = ["", "tokens/s", "MFU of active parameters", "ours against it"]
     return origin(kept, command) + "\n\n" + lines(columns, rows)
+
+
+def muon() -> str:
+    """Losses of text by the best rate of each optimizer, and the time of a step."""
+    kept = read("muon_gpu")
+    rows = [
+        [f"`{row['words']}`", f"{fmean(finals):.3f}", f"{min(finals):.3f} to {max(finals):.3f}"]
+        for row in kept["losses"]
+        if (finals := list(row["finals"].values()))
+    ]
+    times = []
+    for table in kept["tables"]:
+        adamw = table["rows"]["adamw"]
+        for name, row in table["rows"].items():
+            cells = [
+                f"{row['step']:.3f}",
+                f"{row['step'] / adamw['step']:.3f} ×",
+                f"{1e3 * row['update']:.1f}",
+            ]
+            times.append([table["model"], name, *cells, f"{row['peak'] / GIB:.1f}"])
+    return "\n\n".join(
+        [
+            origin(kept, "python benchmarks/training/muon_gpu.py"),
+            lines(["optimizer", "loss of the last tenth", "seeds"], rows),
+            lines(
+                ["model", "optimizer", "s a step", "of AdamW's", "ms of it the update", "peak GiB"],
+                times,
+            ),
+        ]
+    )
+
+
+def lora() -> str:
+    """Adapters beside the loop that a user of peft would write."""
+    kept = [row for row in read("lora_gpu") if "ms" in row]
+    loops = {row["arm"]: row["ms"] for row in kept if row["arm"].startswith("peft")}
+    rows = [
+        [
+            f"`{row['arm']}`",
+            f"{row['ms']:.1f}",
+            *(f"{ms / row['ms']:.2f} ×" for ms in loops.values()),
+            f"{row['held_gib']:.2f}",
+        ]
+        for row in kept
+    ]
+    head = origin({**kept[0], "machine": kept[0]["gpu"]}, "python benchmarks/lora_gpu.py")
+    columns = ["", "ms a step", *(f"times as fast as {name}" for name in loops), "held GiB"]
+    return f"{head}\n\n{lines(columns, rows)}"
+
+
+def adapter_bytes() -> str:
+    """What frozen parameters cost the fullest rank when adapters are trained."""
+    kept = read("adapter_bytes")
+    rows = [
+        [
+            f"`{row['plan']}`, `{row['adapters']}`",
+            str(row["ranks"]),
+            f"{row['frozen_bytes_each']:.2f}",
+            str(max(map(sum, zip(row["frozen_gradients"], row["frozen_state"])))),
+            *(f"{max(row[key]) / 1024:.1f}" for key in ("frozen", "trained", "state", "live")),
+        ]
+        for row in kept["rows"]
+    ]
+    columns = ["plan, adapters", "ranks", "bytes of a frozen parameter", "its gradients and state"]
+    columns += ["frozen KiB", "trained KiB", "state KiB", "all tensors KiB"]
+    return f"{origin(kept, kept['command'])}\n\n{lines(columns, rows)}"
+
+
+def state_losses() -> str:
+    """Losses of text with the state in fewer bytes, beside fp32's of the same seeds."""
+    kept = read("optimizer_state")
+    rows = [
+        [
+            f"`{row['plan']}`",
+            f"{fmean(row['finals']):.4f}",
+            f"{min(row['finals']):.4f} to {max(row['finals']):.4f}",
+            f"{fmean(row['apart']):+.2%}",
+            ", ".join(f"{share:+.2%}" for share in row["apart"]),
+        ]
+        for row in kept["rows"]
+    ]
+    columns = ["plan", "loss of the last tenth", "seeds", "from fp32, mean", "by seed"]
+    return f"{origin(kept, kept['command'])}\n\n{lines(columns, rows)}"
+
+
+def large_state() -> str:
+    """A shape of 8 B on one GPU, with its state in fewer bytes."""
+    kept = read("optimizer_state_gpu")
+    rows = [
+        [
+            f"`{row['plan'].partition(' recompute')[0]}`",
+            str(row["rows"]),
+            *(
+                ["does not fit", "–", "–"]
+                if "failed" in row
+                else [
+                    f"{row['tokens_per_second']:,.0f}",
+                    f"{row['peak_gib']:.1f}",
+                    f"{row['reserved_gib']:.1f}",
+                ]
+            ),
+        ]
+        for row in kept["large"]
+    ]
+    columns = ["plan", "rows of 4,096", "tokens/s", "peak GiB", "reserved GiB"]
+    command = "python benchmarks/optimizer_state_gpu.py --only large"
+    return f"{origin(kept, command)}\n\n{lines(columns, rows)}"
 
 
 def launchers() -> str:
@@ -557,6 +664,7 @@ def published_mfu() -> str:
 MEASURED: dict[str, Callable[[], str]] = {
     "precision": precision,
     "accumulation": accumulation,
+    "adapter_bytes": adapter_bytes,
     "recomputation": recomputation,
     "scaling": scaling,
     "zero": zero,
@@ -568,7 +676,11 @@ MEASURED: dict[str, Callable[[], str]] = {
     "matmul": matmul,
     "equal_devices": equal_devices,
     "experts": experts,
+    "large_state": large_state,
+    "state_losses": state_losses,
     "launchers": launchers,
+    "lora": lora,
+    "muon": muon,
     "loader": loader,
     "located_faults": located_faults,
     "peers_deepspeed": peers_deepspeed,

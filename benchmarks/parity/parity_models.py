@@ -77,6 +77,11 @@ def language_model(kind: str, **settings: object) -> nn.Module:
     return AutoModelForCausalLM.from_config(config)
 
 
+def hf_wide() -> nn.Module:
+    sizes = {"hidden_size": 8, "num_attention_heads": 2}
+    return language_model("llama", vocab_size=32776, **sizes)  # from 32,768 its head is fused
+
+
 def hf_mistral() -> nn.Module:
     return language_model("mistral", sliding_window=None)
 
@@ -100,6 +105,25 @@ def hf_neox() -> nn.Module:
 
 def hf_phi3() -> nn.Module:
     return language_model("phi3", pad_token_id=0, eos_token_id=1)
+
+
+def hf_mixtral() -> nn.Module:
+    return language_model("mixtral", num_local_experts=8, num_experts_per_tok=2)
+
+
+def hf_qwen3_moe() -> nn.Module:
+    sizes = {"num_experts": 8, "moe_intermediate_size": 16, "head_dim": 8}
+    return language_model("qwen3_moe", num_experts_per_tok=2, **sizes)
+
+
+def hf_deepseek_v3() -> nn.Module:
+    """Groups of experts, a bias that corrects the choice, a shared expert, latent attention."""
+    choice = {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1}
+    heads = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4}
+    sizes = {"moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1}
+    return language_model(
+        "deepseek_v3", **choice, **heads, **sizes, v_head_dim=8, num_key_value_heads=4
+    )
 
 
 def pictures(side: int) -> Rows:
@@ -237,6 +261,40 @@ class TorchTransformer(nn.Module):
         return self.answer(self.body(hidden, hidden, tgt_mask=mask, tgt_is_causal=True))
 
 
+class ListedMixture(nn.Module):
+    """Experts as modules in a list; those without tokens are skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.router = nn.LayerNorm(32), nn.Linear(32, 8, bias=False)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(8)
+        )
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        rows = self.norm(hidden).flatten(0, 1)
+        weights, chosen = self.router(rows).softmax(-1).topk(2)
+        made = torch.zeros_like(rows)
+        for index, expert in enumerate(self.experts):
+            where, slot = (chosen == index).nonzero(as_tuple=True)
+            if len(where):
+                made[where] += expert(rows[where]) * weights[where, slot, None]
+        return hidden + made.view_as(hidden)
+
+
+class ListedExperts(nn.Module):
+    """A mixture of anybody's making, a linear between two of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.answer = nn.Embedding(VOCAB, 32), nn.Linear(32, VOCAB)
+        self.first, self.between, self.second = ListedMixture(), nn.Linear(32, 32), ListedMixture()
+
+    def forward(self, read: Tensor) -> Tensor:
+        hidden = self.first(self.table(read))
+        return self.answer(self.second(torch.tanh(self.between(hidden))))
+
+
 def sequential() -> nn.Module:
     """Layers in a row, without a list of like blocks."""
     layers = [nn.Embedding(VOCAB, 32), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)]
@@ -251,6 +309,7 @@ def next_tokens() -> Arrays:
 
 SAMPLES = {  # which model reads others than `data`
     **dict.fromkeys(("hf_mistral", "hf_qwen2", "hf_opt", "hf_phi3", "lora_llama"), "padded"),
+    "ListedExperts": "next_tokens",
     "hf_vit": "small_pictures",
     "hf_resnet": "large_pictures",
     **dict.fromkeys(("Odd", "ResidualOutside", "SkipConnections"), "next_tokens"),

@@ -24,6 +24,7 @@ MODELS: dict[str, UserCode | str] = {
         "llama:layers=4,hidden=32,heads=4,kv_heads=2,vocab=64,ffn=64,head=16,experts=16,active=4,"
         "expert_ffn=16,shared_ffn=16,extra=32"
     ),
+    "wide": "llama:layers=4,hidden=8,heads=2,vocab=32776",  # its head is fused
     "mlp": "mlp-tiny",
     "resnet": "resnet-tiny",
     "odd": foreign("Odd"),
@@ -32,13 +33,15 @@ MODELS: dict[str, UserCode | str] = {
     "encoder": foreign("TorchEncoder"),
     "translator": foreign("TorchTransformer"),
     "sequential": foreign("sequential"),
+    "listed-experts": foreign("ListedExperts"),
     **{
         name: foreign(name.replace("-", "_"))
         for name in (
             *("hf-gpt2", "hf-llama"),
             *("hf-mistral", "hf-qwen2", "hf-gemma", "hf-opt", "hf-neox", "hf-phi3"),
             *("hf-vit", "hf-resnet"),
-            *("lora-llama", "lora-gpt2"),
+            *("hf-mixtral", "hf-qwen3-moe", "hf-deepseek-v3"),
+            *("lora-llama", "lora-gpt2", "hf-wide"),
         )
     },
 }
@@ -213,6 +216,20 @@ olmoe      fp32 zero3 shard=2 experts=2
 qwen3-moe  fp32 experts=2
 qwen3-moe  fp32 zero3 shard=2 experts=4
 qwen3-moe  fp32 experts=2 pipeline=2
+hf-mixtral      fp32 experts=2
+hf-mixtral      fp32 zero3 shard=2 experts=2
+hf-mixtral      fp32 experts=2 tensor=2
+hf-qwen3-moe    fp32 zero1 shard=2 experts=2
+hf-qwen3-moe    fp32 zero3 shard=2 experts=4
+hf-deepseek-v3  fp32 experts=2
+hf-deepseek-v3  fp32 zero3 shard=2 experts=2
+listed-experts  fp32 experts=2
+listed-experts  fp32 experts=8
+listed-experts  fp32 ddp replicate=2 experts=2
+listed-experts  fp32 zero1 shard=2 experts=2
+listed-experts  fp32 zero2 shard=2 experts=2
+listed-experts  fp32 zero3 shard=2 experts=2
+listed-experts  fp32 zero3 shard=2 experts=4
 """
 
 CHAINS = """
@@ -238,8 +255,40 @@ sequential  fp32 pipeline=2
 """
 
 
+KERNELS = """
+wide     fp32 ddp replicate=2 kernels=on
+wide     fp32 zero1 shard=2 kernels=on
+wide     fp32 zero2 shard=2 kernels=on
+wide     fp32 zero3 shard=2 kernels=on
+wide     fp32 zero3 shard=2 kernels=on recompute=blocks micro=1
+wide     fp32 tensor=2 kernels=on
+wide     fp32 pipeline=2 kernels=on
+wide     fp32 context=2 kernels=on
+wide     fp32 pipeline=2 kernels=on schedule=zero-bubble
+wide     fp32 pipeline=2 kernels=on schedule=interleaved:2
+wide     fp32 hsdp shard=2 replicate=2 kernels=on
+wide     fp32 ddp replicate=2 tensor=2 kernels=on
+wide     fp32 zero3 shard=2 tensor=2 kernels=on
+wide     fp32 zero3 shard=2 pipeline=2 kernels=on
+wide     fp32 zero3 shard=2 context=2 kernels=on
+wide     fp32 pipeline=2 tensor=2 kernels=on
+wide     fp32 context=2 tensor=2 kernels=on
+wide     fp32 zero3 shard=2 pipeline=2 tensor=2 kernels=on
+wide     bf16 zero3 shard=2 kernels=on
+wide     bf16 tensor=2 kernels=on
+wide     fp16 zero3 shard=2 tensor=2 kernels=on
+hf-wide  fp32 zero3 shard=2 kernels=on
+hf-wide  fp32 tensor=2 kernels=on
+hf-wide  fp32 pipeline=2 kernels=on
+hf-wide  fp32 context=2 kernels=on
+hf-wide  fp32 zero3 shard=2 tensor=2 kernels=on
+"""
+
+
 def every_plan() -> list[tuple[str, str]]:
     """(model, plan) of each row."""
-    lines = [line for line in (DATA + AXES + OTHERS + EXPERTS + CHAINS).splitlines() if line]
+    lines = [
+        line for line in (DATA + AXES + OTHERS + EXPERTS + CHAINS + KERNELS).splitlines() if line
+    ]
     pairs = [line.split(maxsplit=1) for line in lines]
     return [(model, plan) for model, plan in pairs]

@@ -1,6 +1,9 @@
 """Plans of several ranks on a real GPU, against the same training on one CPU.
 
     PYTHONPATH=src python benchmarks/parity/parity_ranks_gpu.py [--device cuda] [--out FILE.json]
+        [--kernels]
+
+With --kernels, plans of kernels=on and a model whose head is fused with its loss.
 
 NCCL refuses two ranks on one GPU, so several ranks share it over gloo, and one rank alone uses
 NCCL. Losses, gradient norms and parameters are held against a plain run on the CPU from the same
@@ -30,6 +33,20 @@ from stepladder.verify.parity_verdict import Plain, judge
 from stepladder.verify.reference import learn_plain, reference_key
 
 MODEL = "llama:layers=2,hidden=64,heads=4,kv_heads=2,ffn=128,vocab=256,sequence=32"
+WIDE = MODEL.replace("vocab=256", "vocab=32770")
+KERNELS = [
+    "fp32 ddp replicate=2 kernels=on",
+    "fp32 zero2 shard=2 kernels=on",
+    "fp32 zero3 shard=2 kernels=on",
+    "fp32 tensor=2 kernels=on",
+    "fp32 context=2 kernels=on",
+    "fp32 zero3 shard=2 tensor=2 kernels=on",
+    "bf16 zero3 shard=2 kernels=on",
+    "bf16 tensor=2 kernels=on",
+    "fp16 tensor=2 kernels=on",
+    "bf16 zero3 shard=2 compile=on kernels=on",
+    "bf16 tensor=2 compile=on kernels=on",
+]
 PLANS = [
     "fp32 zero3 shard=1",
     "bf16 zero3 shard=1",
@@ -50,6 +67,7 @@ PLANS = [
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--kernels", action="store_true", help="plans of kernels=on")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -63,15 +81,16 @@ def main() -> int:
             print(json.dumps(rows[-1]), flush=True)
             if options.out:
                 table = {"date": date.today().isoformat(), "device": name,
-                         "torch": torch.__version__, "model": MODEL, "rows": rows}  # fmt: skip
+                         "torch": torch.__version__, "model": model_of(options),
+                         "rows": rows}  # fmt: skip
                 options.out.write_text(json.dumps(table, indent=1) + "\n")
     return 0 if all(row["same"] for row in rows) else 1
 
 
 def compare(pool: Ranks, folder: Path, options: argparse.Namespace) -> Iterator[Sameness]:
     known: dict[str, Plain] = {}
-    for plan in PLANS:
-        course = make_course(find_subject(MODEL), plan, SGD, steps=options.steps)
+    for plan in KERNELS if options.kernels else PLANS:
+        course = make_course(find_subject(model_of(options)), plan, SGD, steps=options.steps)
         key = reference_key(course)
         if key not in known:
             known[key] = learn_plain(course, folder / f"{len(known)}.pt")
@@ -83,6 +102,10 @@ def compare(pool: Ranks, folder: Path, options: argparse.Namespace) -> Iterator[
             yield replace(shown, problem=f"{type(error).__name__}: {error}".splitlines()[0])
             continue
         yield judge(shown, course.plan, known[key], found)
+
+
+def model_of(options: argparse.Namespace) -> str:
+    return WIDE if options.kernels else MODEL
 
 
 def describe(found: Sameness) -> dict[str, object]:

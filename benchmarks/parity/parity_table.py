@@ -98,10 +98,15 @@ class Bench:
             "problem": sgd.problem or adamw.problem,
             "sgd": figures(sgd),
             "adamw": figures(adamw),
-            "state": self.state(model, plan, adamw) if adamw.states else None,
+            "state": self.state(model, plan, adamw),
             "seconds": round(time.perf_counter() - began, 1),
             "date": str(date.today()),
         }
+
+    def is_forecast(self, model: str, plan: str, found: Sameness) -> bool:
+        """Whether the bytes are forecast; what stages hold is not, where there are no blocks."""
+        piped = Plan.parse(plan).layout.pipeline > 1
+        return bool(found.states) and not (piped and not self.costs(model)[0].num_blocks)
 
     def course(self, model: str, plan: str, optimizer: str) -> Course:
         return make_course(find_subject(MODELS[model]), plan, optimizer, steps=self.steps)
@@ -112,8 +117,10 @@ class Bench:
         known = self.known.setdefault(model, {})
         return compare_course(pool, self.course(model, plan, optimizer), place, known)
 
-    def state(self, model: str, plan: str, found: Sameness) -> dict[str, Any]:
+    def state(self, model: str, plan: str, found: Sameness) -> dict[str, Any] | None:
         """Measured bytes of the fullest rank of each stage beside the planner's, by owner."""
+        if not self.is_forecast(model, plan, found):
+            return None
         facts, shapes = self.costs(model)
         settled = self.course(model, plan, ADAMW).plan
         expected = forecast_state(facts, settled)

@@ -16,6 +16,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 
 from published_rows import (
@@ -92,6 +93,15 @@ class Run:
         if self.seconds is None or span is None:
             return None
         return span.low <= self.seconds / self.share <= span.high
+
+    @property
+    def time_off(self) -> float | None:
+        """How far the published time is from the forecast one, over the interval's end there."""
+        span, told = self.forecast.step_seconds, self.forecast.time
+        if self.seconds is None or span is None or told is None:
+            return None
+        real, middle = self.seconds / self.share, told.step_seconds
+        return log(real / middle) / abs(log((span.high if real > middle else span.low) / middle))
 
     @property
     def peak_held(self) -> bool | None:

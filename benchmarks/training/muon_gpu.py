@@ -3,9 +3,10 @@
 A step of a Llama of 1.2 B and of a GPT of 124 M parameters in bf16, compiled, on random tokens;
 then the loss of a byte-level GPT that reads 7 MB of Python's own source once. There each optimizer
 tries three rates with three seeds: first weights differ, samples do not. Text comes first; what is
-done is written after each row, and nothing begins that would end after --seconds.
-Prints tables and writes --out.
-Run: PYTHONPATH=src python3 benchmarks/training/muon_gpu.py [--seconds 150] [--out FILE.json]
+done is written after each row, and nothing begins that would end after --seconds. Losses of text do
+not depend on how busy the GPU is, the seconds of a step do: --only measures one part in a run of
+its own. Prints tables and writes --out, where the parts that are not measured stay as they are.
+Run: PYTHONPATH=src python3 benchmarks/training/muon_gpu.py [--only text|gpt|llama] [--out FILE]
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class Size:
     steps: int
 
 
-SIZES = (Size("GPT 124M", "gpt2", 1024, 32, 4), Size("Llama 1.2B", LLAMA, 2048, 8, 1))
+SIZES = {
+    "gpt": Size("GPT 124M", "gpt2", 1024, 32, 4),
+    "llama": Size("Llama 1.2B", LLAMA, 2048, 8, 1),
+}
 
 
 class Clock:
@@ -123,7 +127,7 @@ def time_steps(size: Size, words: str, device: str, tokens: int) -> dict[str, An
     }  # fmt: skip
 
 
-def step_times(device: str, tokens: int, sizes: tuple[Size, ...], clock: Clock) -> Iterator[Any]:
+def step_times(device: str, tokens: int, sizes: list[Size], clock: Clock) -> Iterator[Any]:
     for size in sizes:
         if not clock.allows(LEAST):
             print(f"{size.name}: no time left", flush=True)
@@ -203,30 +207,35 @@ def main() -> None:
     parser.add_argument("--out", default="benchmarks/results/muon_gpu.json")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small models: to try the script")
+    parser.add_argument("--only", choices=("text", *SIZES))
     options = parser.parse_args()
     clock, device = Clock(options.seconds), options.device
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("device: --device cuda times a GPU and this machine has none.")
     text, sequence = (TINY, 32) if options.tiny else (TEXT, SEQUENCE)
-    sizes = (Size("tiny", TINY, 32, 4, 2),) if options.tiny else SIZES
+    sizes = [size for name, size in SIZES.items() if options.only in (None, name)]
+    if options.tiny and sizes:
+        sizes = [Size("tiny", TINY, 32, 4, 2)]
     tokens = 1024 if options.tiny else TOKENS
-    result: dict[str, Any] = {
+    out = Path(options.out)
+    result: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+    result = {"tables": [], "losses": []} | result | {
         "date": time.strftime("%Y-%m-%d"), "torch": torch.__version__,
         "machine": torch.cuda.get_device_name() if device == "cuda" else "CPU",
         "text": {"model": text, "batch": BATCH, "sequence": sequence, "steps": options.steps},
-        "tables": [], "losses": [],
     }  # fmt: skip
-    out = Path(options.out)
     out.parent.mkdir(parents=True, exist_ok=True)
 
     def write() -> None:
         out.write_text(json.dumps(result, indent=1) + "\n")
 
-    for rows in losses(device, options.steps, text, sequence):
-        result["losses"] = rows
-        write()
+    if options.only in (None, "text"):
+        for rows in losses(device, options.steps, text, sequence):
+            result["losses"] = rows
+            write()
     for table in step_times(device, tokens, sizes, clock):
-        result["tables"].append(table)
+        others = [other for other in result["tables"] if other["model"] != table["model"]]
+        result["tables"] = [*others, table]
         write()
 
 

@@ -1,7 +1,8 @@
-"""Loss with masters and moments in 16, 14, 10 and 7 bytes a parameter against AdamW in float32.
+"""Loss with masters and moments in 14, 10 and 7 bytes a parameter against AdamW in float32.
 
 Trains a small GPT on Python's own source, every sample once, from the same first weights for each
-plan and seed. Prints a table and writes benchmarks/results/optimizer_state.json; --plot draws it.
+plan and seed; on a GPU a larger one, all runs at once, each in a process of its own. Prints a table
+and writes benchmarks/results/optimizer_state.json; --plot draws it.
 Run: PYTHONPATH=src python3 benchmarks/training/optimizer_state.py [--device cuda] [--out FILE]
 """
 
@@ -14,6 +15,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,45 +29,71 @@ from stepladder.cli.results.plots import figure, place_legend, store
 from stepladder.palette import COLOURS, REFERENCE
 from stepladder.plan import Plan
 
-MODEL = "gpt:layers=4,hidden=128,heads=4,vocab=256,sequence=128"
-BATCH, SEQUENCE, WARMUP = 16, 128, 50
-ADAMW = "adamw lr=3e-3 wd=0.1 clip=1"
-PLANS = ("fp32", "bf16-master", "bf16-master state=10", "bf16-master state=7")
+PLANS = ("fp32", "bf16-master state=14", "bf16-master state=10", "bf16-master state=7")
+WARMUP, SEEDS = 50, 3
 EVERY = 10  # steps from one loss that is written to the next
 
 
-def measure(steps: int, seeds: int, device: str, processes: int) -> Iterator[list[dict[str, Any]]]:
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What is trained, and how many at once."""
+
+    model: str
+    sequence: int
+    batch: int
+    optimizer: str
+    words: str  # added to each plan
+    processes: int
+
+
+TRIALS = {
+    "cpu": Trial(
+        "gpt:layers=4,hidden=128,heads=4,vocab=256,sequence=128",
+        128, 16, "adamw lr=3e-3 wd=0.1 clip=1", "", 1,
+    ),
+    "cuda": Trial(
+        "gpt:layers=6,hidden=384,heads=6,vocab=256,sequence=256",
+        256, 28, "adamw lr=1e-3 wd=0.1 clip=1", "graphs=on", SEEDS * len(PLANS),
+    ),
+}  # fmt: skip
+
+
+def measure(steps: int, seeds: int, device: str) -> Iterator[list[dict[str, Any]]]:
     """The rows so far, after each seed; plans and seeds in processes of their own."""
     rows: list[dict[str, Any]] = [
-        {"plan": text, "finals": [], "apart": [], "curves": []} for text in PLANS
+        {"plan": text, "finals": [], "apart": [], "curves": [], "seconds": []} for text in PLANS
     ]
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(TRIALS[device].processes, mp_context=get_context("spawn")) as pool:
         begun = [
             [pool.submit(learn, text, seed, steps, device) for text in PLANS]
             for seed in range(seeds)
         ]
         for seed, each in enumerate(begun):
             for row, made in zip(rows, each):
-                final, curve = made.result()
+                final, curve, seconds = made.result()
                 row["finals"].append(final)
                 row["apart"].append(final / rows[0]["finals"][seed] - 1)
                 row["curves"].append(curve)
+                row["seconds"].append(seconds)
                 print(line(row), flush=True)
             yield rows
 
 
-def learn(text: str, seed: int, steps: int, device: str) -> tuple[float, list[float]]:
-    """The mean loss of the last tenth, and of every few steps."""
+def learn(text: str, seed: int, steps: int, device: str) -> tuple[float, list[float], float]:
+    """The mean loss of the last tenth, of every few steps, and the seconds that it took."""
     torch.set_num_threads(1)
-    work = make_workload(MODEL, batch=BATCH, sequence=SEQUENCE, num_batches=steps, device=device)
-    plan = Plan.parse(f"{text} {'graphs=on' if device == 'cuda' else ''}")
-    case = RateCase(ADAMW, BATCH, BATCH, "base", WARMUP)
+    begun, trial = time.perf_counter(), TRIALS[device]
+    work = make_workload(
+        trial.model, batch=trial.batch, sequence=trial.sequence, num_batches=steps, device=device
+    )
+    case = RateCase(trial.optimizer, trial.batch, trial.batch, "base", WARMUP)
+    plan = Plan.parse(f"{text} {trial.words}")
     curve = train(with_seed(work, seed), case, plan, seed)
     if curve.final is None:
         raise SystemExit(f"{text}: {curve.problem}")
     losses = curve.losses
     means = [statistics.mean(losses[at : at + EVERY]) for at in range(0, steps, EVERY)]
-    return curve.final, means
+    return curve.final, means, round(time.perf_counter() - begun, 1)
 
 
 def line(row: dict[str, Any]) -> str:
@@ -103,9 +131,8 @@ def machine(device: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=1, help="that train at once")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--device", choices=TRIALS, default="cpu")
     parser.add_argument("--out", default="benchmarks/results/optimizer_state.json")
     parser.add_argument("--plot", metavar="FILE.png", help="draw what --out holds, train nothing")
     options = parser.parse_args()
@@ -120,15 +147,12 @@ def main() -> None:
         "machine": machine(options.device),
         "torch": torch.__version__,
         "command": f"python benchmarks/training/optimizer_state.py --device {options.device}",
-        "model": MODEL,
-        "optimizer": ADAMW,
-        "batch": BATCH,
-        "sequence": SEQUENCE,
+        **asdict(TRIALS[options.device]),
         "steps": options.steps,
     }
     out = Path(options.out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    for rows in measure(options.steps, options.seeds, options.device, options.processes):
+    for rows in measure(options.steps, options.seeds, options.device):
         out.write_text(json.dumps({**result, "rows": rows}) + "\n")
 
 

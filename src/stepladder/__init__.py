@@ -15,9 +15,12 @@ attribute when it is first imported, by whomever; so the packages themselves can
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from .services import register
 
 if TYPE_CHECKING:
     from stepladder import verify as verify
@@ -56,12 +59,23 @@ HOMES = {  # public name: where it lives
 
 __all__ = list(HOMES)
 
+SERVICES = {  # what packages ask of one above them, and which it is
+    "detect_cluster": "world",
+    "forecast_by_rehearsal": "rehearse",
+    "rehearse_failure": "rehearse",
+    "speeds_here": "calibrate",
+}
+
 CALLED = ("launch", "plan", "train")  # packages that can be called
 
 
 def find(name: str) -> Any:
     """The public thing of that name, where it lives."""
-    return getattr(import_module(f"stepladder.{HOMES[name]}"), name)
+    return load(HOMES[name], name)
+
+
+def load(home: str, name: str) -> Any:
+    return getattr(import_module(f"stepladder.{home}"), name)
 
 
 class SentByName(ModuleType):
@@ -108,3 +122,5 @@ def __dir__() -> list[str]:
 
 
 sys.modules[__name__].__class__ = Door
+for asked, answering in SERVICES.items():
+    register(asked, partial(load, answering, asked))

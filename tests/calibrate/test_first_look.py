@@ -96,6 +96,15 @@ def test_one_whose_own_repeats_disagree_is_not_kept(first_time, capsys, monkeypa
     )
 
 
+def test_one_beside_which_other_programs_fill_the_cores_is_not_kept(
+    first_time, capsys, monkeypatch
+):
+    monkeypatch.setattr(first_look.ProcessorTime, "others_since", lambda began: "others worked")
+    assert speeds_here(CPU) == FOUND and load_calibration("CPU") is None
+    said = capsys.readouterr().err.splitlines()[1]
+    assert said == "Not kept: others worked. It is measured again next time."
+
+
 def test_a_card_that_reaches_little_of_its_datasheet_is_in_use_by_others():
     busy = Calibration("H200", bandwidth_bytes_per_second=8e10)
     assert first_look.slowness(busy) == (
@@ -136,6 +145,24 @@ def test_ranks_that_share_a_processor_do_not_measure_it(first_time, monkeypatch)
         monkeypatch.setenv(name, value)
     assert speeds_here(CPU) is None and not first_time
     assert speeds_for(CPU, Place(rank=1, num_ranks=2, local_rank=1, local_ranks=2)) is None
+
+
+def test_the_rank_that_others_wait_for_measures_with_all_cores(first_time, monkeypatch):
+    place = Place(rank=0, num_ranks=2, local_rank=0, local_ranks=2)
+    monkeypatch.setattr(first_look.Place, "from_environment", lambda: place)
+    monkeypatch.setattr(first_look.psutil, "cpu_count", lambda logical: 3)
+    threads, measured = [], first_look.calibrate
+
+    def watched(*given, **named):
+        threads.append(torch.get_num_threads())
+        return measured(*given, **named)
+
+    monkeypatch.setattr(first_look, "calibrate", watched)
+    before = torch.get_num_threads()
+    half = speeds_for(CPU, place)
+    assert half.matrix_flops_per_second == {"fp32": 2.5e10} and load_calibration("CPU") == FOUND
+    assert threads == [max(3, before)] and torch.get_num_threads() == before
+    assert not any(probe.kind in TRAINING for probe in first_time[0])
 
 
 def test_what_a_device_cannot_do_is_not_kept(first_time, monkeypatch):

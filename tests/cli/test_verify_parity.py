@@ -12,7 +12,7 @@ from stepladder.verify import Sameness
 TINY = ["llama:layers=1,hidden=16,heads=2,vocab=32", "--steps", "2"]
 FINE = Sameness(
     "fp32 ddp", "sgd", 2, loss=1e-7, norm=1e-7, parameters=1e-6, worst="head", tolerance=1e-5,
-    norm_tolerance=1e-5, way_tolerance=1e-4, by_step=(1e-7, 1e-7),
+    norm_tolerance=1e-5, state_tolerance=1e-4, by_step=(1e-7, 1e-7),
 )  # fmt: skip
 
 

@@ -74,12 +74,12 @@ def test_the_state_of_a_run_that_nobody_opened_is_read_from_its_end(tmp_path):
         with Journal(make(tmp_path / name)) as journal:
             for kind, entry in entries:
                 journal.write(kind, **entry)
-    found = {name: run_list.glimpse(tmp_path / name) for name in endings}
+    found = {name: run_list.state_from_journal_tail(tmp_path / name) for name in endings}
     assert found == {"live": "live", "finished": "finished", "failed": "failed", "again": "live"}
     old = time.time() - 100
     os.utime(journal_path(tmp_path / "live"), (old, old))
-    assert run_list.glimpse(tmp_path / "live") == "silent"
-    assert run_list.glimpse(tmp_path / "missing") == "silent"
+    assert run_list.state_from_journal_tail(tmp_path / "live") == "silent"
+    assert run_list.state_from_journal_tail(tmp_path / "missing") == "silent"
 
 
 def test_a_run_that_comes_later_is_found(tmp_path, monkeypatch):

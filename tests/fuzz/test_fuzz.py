@@ -23,15 +23,18 @@ from .shrink import shrink
 
 HERE = Path(__file__).parent
 LONG = {
+    "seed-100393",
     "seed-10002",
     "seed-101821",
     "seed-13673",
     "seed-14555",
+    "seed-302986",
     "seed-3220",
+    "seed-3773",
     "seed-4562",
-}  # each takes as long as all others
+}  # each takes as long as ten others
 CASES = sorted((HERE / "cases").glob("*.json"), key=lambda path: (path.stem in LONG, path.stem))
-SEEDS = (0, 2, 9, 10, 11, 17, 13)  # the last is compiled
+SEEDS = (0, 9, 10, 11, 2, 17, 13)  # the last is compiled; three take as long as all others
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,7 @@ def runner():
         yield made
 
 
-@pytest.mark.parametrize("seed", soak_after(SEEDS, gate=-1))
+@pytest.mark.parametrize("seed", soak_after(SEEDS, gate=-3))
 def test_a_generated_problem_is_the_same_or_refused(runner, seed):
     verdict = runner.try_problem(Problem.draw(seed)).verdict
     assert verdict.outcome in ("same", "refused", "announced"), (verdict.text, verdict.details)

@@ -131,6 +131,16 @@ AFTER = "After a speed may stand: per GPU, per direction, at 5 us; for networks,
             "8 H100, 1 TB host, 2 TB ram",
             "cluster: '2 TB ram' states the host memory a second time. Keep one of them.",
         ),
+        (
+            "1 nodes x 100000 H100-80GB",
+            "cluster: no node holds 100,000 H100-80GB. "
+            "Use 1,024 or fewer in a node: '16 nodes x 8 H100-80GB'.",
+        ),
+        (
+            "8 H100, 0.0000001 Gb/s",
+            "cluster.link: '0.0000001 Gb/s' is 12.5 bytes a second, which no link of a cluster is. "
+            "Write, for example, '400 Gb/s'.",
+        ),
     ],
 )
 def test_a_text_that_is_not_understood_says_which_words_and_what_would_be(text, message):

@@ -2,13 +2,17 @@
 
 import ast
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from stepladder import SERVICES
+from stepladder.services import service
+
 ROOT = Path(__file__).parents[2] / "src" / "stepladder"
 FLOORS = {
-    "errors": 0, "palette": 0, "version": 0,
+    "errors": 0, "palette": 0, "services": 0, "version": 0,
     "hardware": 1, "workload": 1, "plan": 1, "record": 1, "seam": 1,
     "planner": 2, "model": 2, "data": 2, "world": 2, "checkpoint": 2, "track": 2,
     "loss": 3, "trace": 3, "launch": 3,
@@ -19,6 +23,7 @@ FLOORS = {
 STANDARD_LIBRARY_ONLY = {
     "errors",
     "palette",
+    "services",
     "version",
     "hardware",
     "workload",
@@ -31,18 +36,6 @@ FILES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT or pat
 
 def room(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
-
-
-UPWARDS = {  # the only looks up in the house, each with its reason
-    "hardware/cluster.py": "stepladder.world",  # Cluster.detect: users look for it there
-    # A plan for this very machine wants its speeds, which are seen by training on it.
-    "planner/plan_model.py": "stepladder.calibrate",
-    # A forecast by rehearsal is the same call, and what is rehearsed is the program that trains.
-    "planner/forecast.py": "stepladder.rehearse",
-    # A step that found no memory is explained by its rehearsal.
-    "train/health/out_of_memory.py": "stepladder.rehearse",
-    "train/tuning/planner_inputs.py": "stepladder.calibrate",
-}
 
 
 def imports(source: str) -> list[str]:
@@ -97,18 +90,27 @@ def test_a_file_imports_only_its_own_package_and_floors_below():
         name = path.relative_to(ROOT).as_posix()
         if name == "cli/main.py":
             continue  # the one door through which every command is reached
-        up = UPWARDS.get(name)
-        found += [
-            f"{name}: {one}"
-            for one in trespasses(room(path), path.read_text())
-            if not (up and one.endswith(f"imports {up}"))
-        ]
+        found += [f"{name}: {one}" for one in trespasses(room(path), path.read_text())]
     assert found == []
 
 
-def test_the_looks_up_that_are_listed_are_there():
-    for name, up in UPWARDS.items():
-        assert f'import_module("{up}")' in (ROOT / name).read_text()
+def services_asked(source: str) -> list[str]:
+    """The services that a file asks for; one whose name is computed is "?"."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [constant(node.args[0]) or "?" for node in calls if called(node) == "service"]
+
+
+def test_a_service_is_asked_for_below_the_floor_that_answers():
+    """What is not above can be imported."""
+    asked = [(room(path), name) for path in FILES for name in services_asked(path.read_text())]
+    assert {name for _, name in asked} == SERVICES.keys(), "each is asked for, and no other"
+    assert [(room, name) for room, name in asked if FLOORS[room] >= FLOORS[SERVICES[name]]] == []
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_a_public_function_of_the_package_that_answers(name):
+    assert name in import_module(f"stepladder.{SERVICES[name]}").__all__
+    assert service(name) is getattr(import_module(f"stepladder.{SERVICES[name]}"), name)
 
 
 def test_every_room_stands_on_a_floor():

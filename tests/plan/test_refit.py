@@ -59,8 +59,8 @@ def test_what_changed_is_one_sentence_with_its_numbers():
     )
     piped = Plan.parse("pipeline=2 schedule=interleaved:2 batch=8 micro=2")
     assert "interleaved:2 left out" in refit(piped, 1).said
-    assert "fused kernels left out" not in refit(Plan.parse("kernels=on"), 2).said
-    assert "fused kernels left out" in refit(Plan.parse("zero2 kernels=on"), 2).said
+    assert refit(Plan.parse("kernels=on"), 2).plan.kernels
+    assert "recorded graphs left out" in refit(Plan.parse("zero2 graphs=on"), 2).said
 
 
 def test_what_counts_gathered_blocks_goes_with_the_slices_and_comes_back():

@@ -28,13 +28,6 @@ def of_modules(facts: Facts) -> Facts:
 NODE = Cluster.parse("8 x H100-80GB")
 
 BROKEN = {  # rule: (facts, plan, cluster, message)
-    "kernels need whole matrices": (
-        LLAMA,
-        "bf16 zero3 kernels=on micro=1",
-        "8 x A100-80GB",
-        "kernels: the fused loss reads whole plain matrices, and zero3 shards them. "
-        "Use ddp or zero1, or leave kernels out; compile=on works on any rank.",
-    ),
     "whole modules stay whole": (
         LLAMA,
         "bf16 zero3 compile=whole micro=1",
@@ -230,13 +223,6 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "precision: fp8-master runs on one rank, and shard=8 has 8. "
         "Use bf16-master or fp8, whose parameters are sliced.",
     ),
-    "masters add up whole gradients": (
-        LLAMA,
-        "bf16-master zero3 micro=1 batch=16",
-        "8 x H100-80GB",
-        "precision: bf16-master adds up micro-batches in float32, and ranks of shard=8 add up "
-        "theirs in bfloat16. Use accumulate=1, or bf16.",
-    ),
     "graphs need a CUDA device": (
         LLAMA,
         "fp32 micro=1 graphs=on",
@@ -247,7 +233,8 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         LLAMA,
         "bf16 ddp micro=1 graphs=on",
         "8 x H100-80GB",
-        "graphs: are recorded on one rank, and replicate=8 has 8. Leave graphs out.",
+        "graphs: replay kernels of one rank alone, and ranks of replicate=8 exchange gradients "
+        "from hooks that no replay calls. Leave them out.",
     ),
     "exact ranks cut no layer": (
         LLAMA,

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepladder.errors import StepladderError
 from stepladder.plan import Layout, Schedule
 from stepladder.planner import bubble_share
 from stepladder.planner.pipeline_stages import in_flight, rank_parameters, stages_of
@@ -9,6 +12,17 @@ from stepladder.workload import find_facts
 
 FACTS = find_facts("llama3-8b")
 ONE = Schedule()
+
+
+def test_stages_of_a_model_without_blocks_are_refused() -> None:
+    bare = replace(FACTS, parts=(FACTS.entry, FACTS.exit))
+    assert len(stages_of(bare, Layout(), ONE)) == 1
+    with pytest.raises(StepladderError) as refused:
+        stages_of(bare, Layout(pipeline=2), ONE)
+    assert str(refused.value) == (
+        "layout.pipeline: llama3-8b shows no list of blocks, and what each stage would hold is "
+        "unknown. Forecast it with pipeline=1."
+    )
 
 
 @given(st.integers(1, 32))

@@ -194,6 +194,17 @@ def test_a_steps_own_time_leaves_out_what_it_waited_for_others():
     assert found.own == [25, 50]
 
 
+@pytest.mark.parametrize("device", [[], [kernel("gemm", 0, 5)]], ids=["cpu", "gpu"])
+def test_waiting_for_others_while_a_batch_is_fetched_is_communication(device):
+    """Ranks exchange their numbers of rows there; the slow one is another."""
+    spans = [phase(DATA, 0, 60), phase(STEP, 60, 100), *device]
+    waiting = Span("gloo:all_reduce", 10, 50, BACKWARD, "travel")
+    found = reduce_spans([*spans, waiting])
+    assert found.causes["communication"] == 40 and found.collectives == {"all_reduce": 40}
+    assert found.causes["data"] == 60 - 40 - 5 * bool(device)
+    assert found.own == [60]
+
+
 def test_python_is_what_every_step_has_of_it():
     found = reduce_spans(
         [

@@ -12,8 +12,10 @@ import math
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
+import psutil
 import torch
 
 from stepladder.hardware import find_device
@@ -23,6 +25,7 @@ from stepladder.train.checkpointing.rng_state import untouched
 from stepladder.world import Place, pick_device
 
 from .calibrate import calibrate, device_name
+from .other_programs import ProcessorTime
 from .probe import Probe
 from .probes import probes_of
 
@@ -46,47 +49,61 @@ MOST_APART = 1.4  # times that a quiet machine is apart; beyond it, it is not
 MEASURED: dict[str, Calibration] = {}  # in this process, where nothing could be kept
 
 
-def speeds_here(device: torch.device | None = None, ranks: int = 1) -> Calibration | None:
+def speeds_here(
+    device: torch.device | None = None, ranks: int = 1, *, others_wait: bool = False
+) -> Calibration | None:
     """This user's calibration of this machine's device; where there is none, a short one, kept.
 
     One that is taken while the machine is busy serves this process and is not kept. None where
-    measuring is switched off, and in one of several ranks on a processor: what one of them measures
-    with a part of the cores is not what the machine can do.
+    measuring is switched off, and in one of several ranks on a processor that measure at once.
 
     Args:
         ranks: that share the device, if it is a processor.
+        others_wait: the other ranks wait for this one, which has all cores.
     """
     device = device or pick_device("auto")
-    found = speeds_alone(device)
+    found = speeds_alone(device, others_wait)
     return found.shared_by(ranks) if found and device.type == "cpu" else found
 
 
-def speeds_alone(device: torch.device) -> Calibration | None:
+def speeds_alone(device: torch.device, others_wait: bool) -> Calibration | None:
     name = device_name(device)
     if known := load_calibration(name) or MEASURED.get(name):
         return known
     alone = Place.from_environment().num_ranks == 1
     if os.environ.get(SWITCH, "").lower() in ("off", "0", "no") or not (
-        alone or device.type == "cuda"
+        alone or others_wait or device.type == "cuda"
     ):
         return None
     folder, hindrance = calibration_path(name).parent, why_not_kept(name)
     where = f"not kept, as {hindrance}" if hindrance else f"kept in {folder}"
     say(f"Measuring {name} for the first time, at most 10 s, {where}; {SWITCH}=off leaves it out.")
-    with untouched(device):  # inputs are random, and the user's seeds are the user's
-        probes = list(first_probes(device, training=alone))
+    with untouched(device), all_cores(device):  # inputs are random, and seeds are the user's
+        began, probes = ProcessorTime(), list(first_probes(device, training=alone))
         found = calibrate(device, SECONDS, probes=probes)
-        doubt = "" if hindrance else slowness(found) or disagreement(found, device)
+        doubt = slowness(found) or began.others_since() or disagreement(found, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # the run's own peak is reported later
     if not found.matrix_flops_per_second:
         return None  # this device can do none of it: what follows says so better
     MEASURED[name] = found
-    if doubt:
+    if doubt and not hindrance:
         say(f"Not kept: {doubt}. It is measured again next time.")
     elif not hindrance:
         found.save(calibration_path(name))
     return found
+
+
+@contextmanager
+def all_cores(device: torch.device) -> Iterator[None]:
+    """As many threads as there are cores, where a launcher gave a rank a part of them."""
+    threads, ranks = torch.get_num_threads(), Place.from_environment().num_ranks
+    if device.type == "cpu" and ranks > 1:
+        torch.set_num_threads(max(threads, psutil.cpu_count(logical=False) or 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def why_not_kept(name: str) -> str:

@@ -157,8 +157,8 @@ def matmul_rate(
     Seconds = flops / rate + edges · bytes / bandwidth. What starting kernels takes is taken off,
     and what is hardly longer than that says nothing.
     """
-    told = [(t, t.seconds - PRODUCT_KERNELS * starts) for t in timings]
-    lasting = [(t, s) for t, s in told if s > SHORTEST * starts]
+    lasted = [(t, t.seconds - PRODUCT_KERNELS * starts) for t in timings]
+    lasting = [(t, s) for t, s in lasted if s > SHORTEST * starts]
     lasting = lasting or [(t, t.seconds) for t in timings]  # never less than nothing
     per_flop, per_byte = fit_two_costs([(matmul_flops(t), matmul_bytes(t), s) for t, s in lasting])
     return 1 / per_flop, per_byte * (bandwidth or 0.0)

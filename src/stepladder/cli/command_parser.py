@@ -1,4 +1,4 @@
-"""Reading a command's words: argparse, whose complaints are told in one line with the way out.
+"""Reading a command's words: argparse, whose errors are printed in one line with the remedy.
 
 Files that a command is to write are looked at here too, before it measures for minutes.
 """

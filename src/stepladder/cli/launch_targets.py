@@ -1,4 +1,4 @@
-"""`launch --on ssh | slurm | kubernetes | ray`: a asked run as what its place is to be given."""
+"""`launch --on ssh | slurm | kubernetes | ray`: a run as the job that its target is given."""
 
 from __future__ import annotations
 

@@ -55,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if not (told := own_traceback(error)):
+        if not (traceback_text := own_traceback(error)):
             raise
-        sys.stderr.write(told)
+        sys.stderr.write(traceback_text)
         return USER_MISTAKE
 
 

@@ -102,7 +102,7 @@ def read_plans(text: str) -> list[Any]:
 
 
 def each_of(makes: Iterable[Callable[[], Any]]) -> list[Any]:
-    """What every call makes, or the problems of all of them, each told once."""
+    """What every call makes, or the problems of all of them, each reported once."""
     made: list[Any] = []
     found: dict[str, PlanError] = {}
     for make in makes:

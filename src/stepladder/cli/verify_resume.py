@@ -148,8 +148,8 @@ def show(rows: Sequence[Resumption], name: str, steps: int) -> None:
     title = f"{name}: largest relative differences from a run never stopped, {steps} steps"
     table(title, columns, cells)
     for row in rows:
-        for told in row.different or filter(None, [row.problem]):
-            print(f"{row.plan}: {told}.".replace("..", "."))
+        for difference in row.different or filter(None, [row.problem]):
+            print(f"{row.plan}: {difference}.".replace("..", "."))
     bad = sum(not row.same for row in rows)
     if bad:
         print(f"{bad} of {len(rows)} runs did not go on as if they had never been stopped.")

@@ -110,7 +110,7 @@ def is_empty(folder: Path) -> bool:
         return False
 
 
-def glimpse(folder: Path) -> str:
+def state_from_journal_tail(folder: Path) -> str:
     """The state of a run that nobody opened, from the end of its journal."""
     try:
         with journal_path(folder).open("rb") as file:

@@ -8,9 +8,9 @@ differ only there are equal.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 
 from stepladder.errors import require_type
+from stepladder.services import service
 
 from .cluster_text import ClusterText, parse_cluster_text, write_link, write_memory
 from .device import Device
@@ -56,12 +56,9 @@ class Cluster:
 
     @classmethod
     def detect(cls) -> Cluster:
-        """This machine as a cluster.
-
-        The one look upwards in the house: the name belongs here, where users look for it, and
-        seeing devices needs torch, which is loaded only when somebody asks.
-        """
-        return import_module("stepladder.world").detect_cluster()
+        """This machine as a cluster. Seeing its devices needs torch, which is loaded now."""
+        found: Cluster = service("detect_cluster")()
+        return found
 
     def __str__(self) -> str:
         nodes = "1 node" if self.num_nodes == 1 else f"{self.num_nodes} nodes"

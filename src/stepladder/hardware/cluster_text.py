@@ -28,6 +28,8 @@ from .units import read_size, read_speed, write_latency, write_size, write_speed
 EXAMPLES = "'8 nodes x 8 H100-80GB, 400 Gb/s', '64 x A100-80GB' or '1 H200'"
 
 MOST_DEVICES = 2**20  # ten times the largest cluster that anybody has
+MOST_IN_A_NODE = 1024  # devices that share one host and its memory
+SLOWEST_LINK = 1e3  # bytes/s: below it a number is a slip of the keyboard
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 _TIMES = r"(?: ?[×*] ?|x ?| x | )"  # in "1 Xeon-8380" the X belongs to the name
@@ -119,6 +121,10 @@ def _refuse_too_many(pieces: ClusterText) -> None:
     if devices > MOST_DEVICES:
         problem = f"{pieces.num_nodes} nodes x {pieces.devices_per_node} are {devices:,} devices"
         raise PlanError("cluster", problem, f"The most that is planned for is {MOST_DEVICES:,}.")
+    if pieces.devices_per_node > MOST_IN_A_NODE:
+        problem = f"no node holds {pieces.devices_per_node:,} {pieces.device}"
+        remedy = f"Use {MOST_IN_A_NODE:,} or fewer in a node: '16 nodes x 8 {pieces.device}'."
+        raise PlanError("cluster", problem, remedy)
 
 
 def _attempt(problems: list[PlanError], reader: Callable[[str], Read], part: str) -> Read | None:
@@ -225,6 +231,9 @@ def _read_fact(part: str) -> dict[str, object]:
         many = _MANY.fullmatch(written)  # "8x400 Gb/s": so many ports
         ports, written = (int(many[2]), many[1]) if many else (1, written)
         speed = ports * read_speed(part, float(number), unit)
+        if speed < SLOWEST_LINK:
+            problem = f"'{part}' is {speed:g} bytes a second, which no link of a cluster is"
+            raise PlanError("cluster.link", problem, "Write, for example, '400 Gb/s'.")
         return _read_link(part, _kind(part, written), speed, rest or "")
     remedy = (
         "Write a link ('NVLink 900 GB/s', '400 Gb/s per GPU'), memory ('2048 GiB host') "

@@ -11,7 +11,7 @@ from torch import nn
 from stepladder.data import Batch, Source
 from stepladder.job.export.export_run import check_exports
 from stepladder.job.monitoring.run_journal import environment, open_run_journal
-from stepladder.job.opening.automatic_plan import start_automatic
+from stepladder.job.opening.automatic_plan import start_automatic, words_where_none
 from stepladder.job.opening.built_in_run import ChosenRun
 from stepladder.job.opening.check_data import check_data
 from stepladder.job.opening.open_recipe import (
@@ -77,15 +77,15 @@ def open_job(
     check_data(module, training, recipe)
     sample = first_sample(training, module)
     code = user_code(recipe)
-    if words:
+    tries = plan is None and not words and not (chosen and chosen.sized)
+    if words := words_where_none(recipe, training, elastic=elastic) if tries else words:
         run = start_automatic(recipe, module, words, training, loss)
     else:
         run = start_planned(recipe, module, plan, training, sample, loss)
-    board = run.world.notes
-    if run.world.is_rank_zero:
+    board, writes = run.world.notes, run.world.is_rank_zero
+    if writes:
         board.post("folder", str(folder))
     folder = Path(board.read("folder", start))  # its name may hold the time of day
-    writes = run.world.is_rank_zero
     journal = open_run_journal(folder, targets, run, stack) if writes else NullJournal()
     run.journal = journal
     sized = None

@@ -15,7 +15,7 @@ from stepladder.plan import Plan, Recipe, read_recipe
 from stepladder.plan.automatic import automatic_words
 from stepladder.planner import forecast_moments
 from stepladder.record import Forecast, Memory, Profile
-from stepladder.train.profile_steps import Glance, suggestion_context
+from stepladder.train.profile_steps import SampledStep, suggestion_context
 
 from .open_job import open_job
 from .train_recipe import change, read_plan
@@ -98,7 +98,7 @@ def profile(
 def write_profile(job: TrainingJob, found: Profile) -> None:
     """Write a profile to the journal, and what the dashboard draws of it."""
     job.journal.write("profile", **{**found.to_dict(), "lanes": None})
-    seen = Glance(dict(found.collectives), found.lanes)
+    seen = SampledStep(dict(found.collectives), found.lanes)
     for kind, entry in seen.entries(job.run.index).items():
         job.journal.write(kind, **entry)
 

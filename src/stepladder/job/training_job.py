@@ -14,9 +14,8 @@ from stepladder.job.monitoring.memory_watch import MemoryWatch
 from stepladder.job.monitoring.periodic_profile import profile_periodically
 from stepladder.job.monitoring.recovery import Recovery
 from stepladder.job.monitoring.step_instruments import StepInstruments
-from stepladder.job.opening.open_recipe import (
-    training_batches,
-)
+from stepladder.job.monitoring.tuned_speed import TunedSpeed
+from stepladder.job.opening.open_recipe import training_batches
 from stepladder.job.opening.size_run import SizedRun
 from stepladder.job.summary.forecast_comparison import ComparisonRow, ForecastComparison
 from stepladder.job.summary.run_cost import cost_of_run
@@ -62,6 +61,7 @@ class TrainingJob:
         self.memory_watch = MemoryWatch(self.run.world.device)
         self.instruments = StepInstruments(self.run, self.comparison)
         self.recovery = Recovery(self.run, self.folder, self.recipe.train)
+        self.tuned_speed = TunedSpeed(self.run.tuned_seconds)
 
     @property
     def first(self) -> bool:
@@ -136,6 +136,8 @@ class TrainingJob:
         """Write a report to the journal, show it, and look at it for trouble."""
         self.reports.append(report)
         self.comparison.add(report)
+        if said := self.tuned_speed.look(report, time.perf_counter() - self.began):
+            self.run.events.append(said)
         self.losses.append((report.step, report.loss))
         thin(self.reports)
         thin(self.losses)

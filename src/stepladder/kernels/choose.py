@@ -3,8 +3,8 @@
 `choose` looks at the module, the loss and what the plan asks for, changes the layers that gain, and
 gives each decision with its reason. Compilation alone waits for `Chosen.compile`, after recompute.
 
-Fused kernels and layouts are for ranks that hold the whole module (one rank, ddp, zero1): sharded
-parameters and gathered blocks have engines of their own.
+They work on what a rank computes with, whole or a slice: gathered parameters, a tensor-parallel
+rank's classes, the last stage's head. Ranks choose alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .attention import use_exact_attention
 from .channels_last import has_convolutions, images_channels_last, store_channels_last
 from .convert_float8 import count_converted
 from .folded_convolution import fold_first_convolutions
-from .fused_head import FusedHead, fuse_head, why_not_fused
+from .fused_head import FusedHead, HeadSlice, fuse_head, why_not_fused
 from .graph.compile import (
     compile_parts,
     compile_scope,
@@ -100,9 +100,17 @@ def choose(
     blocks: Sequence[nn.Module],
     loss: Loss,
     settled: SettledPlan,
+    *,
+    ends: bool = True,
+    part: HeadSlice | None = None,
 ) -> Chosen:
-    """Change the layers that gain on this device, and say what was chosen and why."""
-    head, head_choice = choose_head(module, anatomy, loss, settled)
+    """Change the layers that gain on this device, and say what was chosen and why.
+
+    Args:
+        ends: this rank has the module's end; in a pipeline one stage has.
+        part: which of the head's classes this rank has, where tensor parallelism cut it.
+    """
+    head, head_choice = choose_head(module, anatomy, loss, settled, ends=ends, part=part)
     layout, folding = choose_layout(module, settled)
     compiling, compile_choice = choose_compile(module, blocks, settled)
     if head is None and settled.compiles_loss:
@@ -119,19 +127,27 @@ def choose(
 
 
 def choose_head(
-    module: nn.Module, anatomy: Anatomy, loss: Loss, settled: SettledPlan
+    module: nn.Module,
+    anatomy: Anatomy,
+    loss: Loss,
+    settled: SettledPlan,
+    *,
+    ends: bool,
+    part: HeadSlice | None,
 ) -> tuple[FusedHead | None, KernelChoice]:
     what = "fused output layer and cross-entropy"
     if not settled.asks_for("head"):
         return None, KernelChoice(what, None, UNASKED)
-    why_not = why_not_fused(module, anatomy, loss, settled)
-    if not settled.whole_on_every_rank:
-        why_not = f"it reads whole matrices, and {settled.layout} cuts them"
+    if not ends:
+        return None, KernelChoice(what, None, "the last stage has them")
+    why_not = why_not_fused(module, anatomy, loss, settled, cut=part is not None)
     if why_not:
         return None, KernelChoice(what, False, why_not)
-    head = fuse_head(module, anatomy, loss, float8=settled.float8)
+    head = fuse_head(module, anatomy, loss, settled=settled, part=part)
     kind = "fp8" if head.float8 else "no fp8"
     because = f"{head.head.out_features:,} classes, whose logits then never exist whole"
+    if part is not None:
+        because += f"; each of {part.classes.ways} ranks has its own"
     return head, KernelChoice(what, True, f"{because} ({kind})" if settled.float8 else because)
 
 
@@ -143,12 +159,14 @@ def choose_layout(module: nn.Module, settled: SettledPlan) -> tuple[KernelChoice
         because = "no 2-d convolution" if asked else UNASKED
         return KernelChoice(what, None, because), KernelChoice(folding, None, because)
     if not settled.channels_last:
-        because = (
-            f"made for whole modules on GPUs, and this is {settled.layout} on {settled.device}"
-        )
+        because = f"made for GPUs, and this is {settled.device}"
         return KernelChoice(what, False, because), KernelChoice(folding, False, because)
-    store_channels_last(module)
-    layout = KernelChoice(what, True, "cuDNN's 16-bit kernels read it without a transpose")
+    because = "cuDNN's 16-bit kernels read it without a transpose"
+    if settled.whole_on_every_rank:
+        store_channels_last(module)
+    else:  # torch's sharding engine takes contiguous parameters only
+        because += "; weights, which are small, are transposed"
+    layout = KernelChoice(what, True, because)
     names = ", ".join(fold_first_convolutions(module))
     if not names:
         because = "no convolution of stride 2 over images of at most four channels"

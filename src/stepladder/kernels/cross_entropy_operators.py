@@ -99,9 +99,29 @@ def torch_gradient(
     logits: Tensor, targets: Tensor, norms: Tensor, dlosses: Tensor, ignore_index: int
 ) -> Tensor:
     counted, legal, safe = _check_rows(logits, targets, ignore_index)
+    dlosses = dlosses.masked_fill(~legal, float("nan"))
+    return _softmax_minus(torch.ones_like(safe), logits, safe, norms, dlosses, counted)
+
+
+def gradient_of_columns_(
+    logits: Tensor, columns: Tensor, norms: Tensor, dlosses: Tensor, ignore_index: int
+) -> None:
+    """Overwrite rows of logits with their gradient; a negative column is in another's slice."""
+    if runs_triton(logits) and logits.numel():
+        programs.gradient_of_columns_(logits, columns, norms, dlosses, ignore_index)
+        _count_write(logits)
+        return
+    counted, hit = columns != ignore_index, columns >= 0
+    logits.copy_(_softmax_minus(hit, logits, columns.clamp(min=0), norms, dlosses, counted))
+
+
+def _softmax_minus(
+    hit: Tensor, logits: Tensor, columns: Tensor, norms: Tensor, dlosses: Tensor, counted: Tensor
+) -> Tensor:
+    """The softmax, less 1 in each row's column where that is hit, times its loss's gradient."""
     out = (logits - norms[:, :1] - norms[:, 1:]).exp_()
-    out.scatter_add_(1, safe[:, None], out.new_full((len(out), 1), -1.0))
-    out *= dlosses.to(out.dtype).masked_fill(~legal, float("nan"))[:, None]
+    out.scatter_add_(1, columns[:, None], -hit.to(out.dtype)[:, None])
+    out *= dlosses.to(out.dtype)[:, None]
     return out.masked_fill_(~counted[:, None], 0.0).to(logits.dtype)
 
 

@@ -7,11 +7,15 @@ returns logits as before.
 Whether a foreign module's output is its head's output, unchanged, cannot be read off its structure:
 Gemma soft-caps its logits, others scale them or add terms to their own loss. So before the first
 pass one row is tried (prove_head.py), and where the proof fails the module keeps its own loss.
+
+Where ranks hold slices of a matrix, the loss reads it as the module's own pass does: gathered (ZeRO
+2 and 3 keep the head's unit gathered until backward, or until the loss is there), or this rank's
+classes (tensor parallel). In a pipeline the last stage has the head, and the proof runs that stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,20 +23,31 @@ from inspect import signature
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from stepladder.data import IGNORED
 from stepladder.loss import Loss
 from stepladder.model import Anatomy, base_model, builtin_shape
+from stepladder.model.call_module import call
 from stepladder.model.frozen_linears import has_own_forward
 from stepladder.plan import SettledPlan
 from stepladder.plan.shared_constants import FUSED_VOCABULARY
 from stepladder.seam.pytree import tree_map
 
+from .class_slices import ClassSlice
 from .convert_float8 import gains
 from .linear_cross_entropy import linear_cross_entropy
-from .prove_head import LABELS, logits_of, why_not_cross_entropy, why_not_its_head
+from .prove_head import LABELS, logits_of, own_part, why_not_cross_entropy, why_not_its_head
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSlice:
+    """A head of which each rank has some of the classes."""
+
+    classes: ClassSlice
+    enter: Callable[[Tensor], Tensor]  # what the head does to its input; backward adds up shares
 
 
 @dataclass(slots=True)
@@ -44,6 +59,9 @@ class FusedHead:
     unfused: Loss
     checked: set[bool]  # modes, training or not, in which the output is known to be the head's
     float8: bool = False  # its matmuls are in fp8
+    slice: HeadSlice | None = None  # where each of several ranks has some of the classes
+    splits_backward: bool = False  # it runs twice, for inputs and for weights
+    in_pipeline: bool = False  # all stages together have the last one prove its head
     notes: list[str] = field(default_factory=list)  # where a refusal is reported
     refusal: str = ""  # why the module keeps its own loss; empty while it is fused
     bypassed: bool = False  # while somebody wants to see logits
@@ -51,26 +69,33 @@ class FusedHead:
 
     @property
     def loss(self) -> Loss:
-        # Without logits the module computes no loss of its own.
-        return replace(self.unfused, function=self._loss, takes=lambda outputs: outputs)
+        own = self.unfused.kind == "own"  # without logits the module computes none
+        takes = (lambda outputs: outputs) if own else self.unfused.takes
+        return replace(self.unfused, function=self._loss, takes=takes)
 
     def _loss(self, outputs: Any, targets: Tensor) -> Tensor:
         if self.refusal or self.bypassed:
             return self.unfused.function(outputs, targets)
         labels = functional.pad(targets[..., 1:], (0, 1), value=IGNORED)
-        wanted = labels if self.unfused.shifted else targets
-        hidden = logits_of(outputs)
+        wanted = labels if self.unfused.kind == "own" else targets
+        hidden, part = logits_of(outputs), self.slice
         return linear_cross_entropy(
-            hidden, self.head.weight, wanted.contiguous(), ignore_index=IGNORED, reduction="mean",
-            float8=self.float8,
+            part.enter(hidden) if part else hidden, own_part(self.head.weight), wanted.contiguous(),
+            ignore_index=IGNORED, reduction="mean", float8=self.float8,
+            classes=part.classes if part else None, in_place=not self.splits_backward,
         )  # fmt: skip
+
+    @property
+    def note(self) -> str:
+        """What is said of a module that keeps its own loss."""
+        return f"kernels: {self.refusal}, and keeps its own loss" if self.refusal else ""
 
     def prepare_inputs(self, inputs: Any) -> Any:
         """Inputs of a fused pass: with labels the module would compute its own loss."""
         if self.bypassed:
             return inputs
-        if self.module.training not in self.checked and not self.refusal:
-            self._check(inputs)
+        if self.module.training not in self.checked and not (self.refusal or self.in_pipeline):
+            self.prove(partial(call, self.module), tree_map(first_row, inputs))
         return inputs if self.refusal else self._without_labels(inputs)
 
     def _without_labels(self, inputs: Any) -> Any:
@@ -89,6 +114,9 @@ class FusedHead:
             yield
         finally:
             self.head.skipped = self._inside = False
+            if not torch.is_grad_enabled():
+                for free in self.head.after_loss:
+                    free()
 
     @contextmanager
     def returning_logits(self) -> Iterator[None]:
@@ -106,26 +134,32 @@ class FusedHead:
     def _own_loss(self, outputs: Any) -> Tensor:
         return self.unfused.function(outputs, None)
 
-    def _check(self, inputs: Any) -> None:
-        """Try one row: is the output the head's, and the module's own loss its cross-entropy?"""
-        row, forward = tree_map(first_row, inputs), partial(run, self.module)
+    def prove(self, forward: Callable[[Any], Any], row: Any) -> None:
+        """Is the module's output its head's, and its own loss that output's cross-entropy?"""
         self.head.skipped = False
         why_not = why_not_its_head(self.module, self.head, forward, self._without_labels(row))
         if not why_not and self.unfused.kind == "own":
             why_not = why_not_cross_entropy(self.module, self.head, forward, self._own_loss, row)
         if why_not:
             self.refusal = why_not
-            self.notes.append(f"kernels: {why_not}, and keeps its own loss")
+            self.notes.append(self.note)
         self.head.skipped = self._inside and not why_not
         self.checked.add(self.module.training)
 
 
-def why_not_fused(module: nn.Module, anatomy: Anatomy, loss: Loss, settled: SettledPlan) -> str:
-    """Why head and loss cannot be fused or would not gain; empty where they can."""
+def why_not_fused(
+    module: nn.Module, anatomy: Anatomy, loss: Loss, settled: SettledPlan, *, cut: bool = False
+) -> str:
+    """Why head and loss cannot be fused or would not gain; empty where they can.
+
+    Args:
+        cut: tensor parallelism has replaced a plain head's forward.
+    """
     if not (loss.kind == "cross_entropy" or (loss.kind == "own" and loss.shifted)):
         return "the loss is not a cross-entropy"
     head = anatomy.part(module, anatomy.head or None)
-    if type(head) is not nn.Linear or head.bias is not None or has_own_forward(head):
+    replaced = not cut and isinstance(head, nn.Module) and has_own_forward(head)
+    if type(head) is not nn.Linear or head.bias is not None or replaced:
         return "the module does not end in a plain linear without a bias"
     if not settled.fuses_head(head.out_features):
         return f"{head.out_features:,} classes; it is faster from {FUSED_VOCABULARY:,}"
@@ -133,25 +167,35 @@ def why_not_fused(module: nn.Module, anatomy: Anatomy, loss: Loss, settled: Sett
 
 
 def fuse_head(
-    module: nn.Module, anatomy: Anatomy, loss: Loss, *, float8: bool = False
+    module: nn.Module,
+    anatomy: Anatomy,
+    loss: Loss,
+    *,
+    part: HeadSlice | None = None,
+    settled: SettledPlan,
 ) -> FusedHead:
     """Fuse a head that `why_not_fused` has nothing against with its loss."""
     head: Any = anatomy.part(module, anatomy.head)
-    head.skipped = False
+    head.skipped, head.after_loss = False, []
+    head.whole_forward = head.forward  # a bound method: a copy of the module has its own
     head.forward = MethodType(forward_or_skip, head)
     known = {True, False} if builtin_shape(module) is not None else set()
-    float8 = float8 and gains(head.in_features, head.out_features)
-    return FusedHead(module, head, loss, checked=known, float8=float8)
+    float8 = settled.float8 and part is None and gains(head.in_features, head.out_features)
+    splits, piped = settled.plan.schedule.kind == "zero-bubble", settled.layout.pipeline > 1
+    return FusedHead(module, head, loss, known, float8, part, splits, piped)
 
 
 def forward_or_skip(head: Any, hidden: Tensor) -> Tensor:
-    return hidden if head.skipped else functional.linear(hidden, head.weight)
+    return hidden if head.skipped else head.whole_forward(hidden)
 
 
-def run(module: nn.Module, inputs: Any) -> Any:
-    if isinstance(inputs, dict):
-        return module(**inputs)
-    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+def fused_head_in(module: nn.Module) -> Any | None:
+    """The output layer that `fuse_head` has fused with its loss; None where there is none here.
+
+    It says whether its logits are `skipped`, and calls `after_loss` when the loss of a pass
+    without a backward is there.
+    """
+    return next((part for part in module.modules() if "after_loss" in vars(part)), None)
 
 
 def first_row(leaf: Any) -> Any:

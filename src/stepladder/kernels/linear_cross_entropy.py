@@ -5,8 +5,13 @@ and their gradient. Here a chunk of a few thousand tokens at a time goes through
 and the gradients of its input and its weight are computed at once, while the chunk's logits exist;
 the next chunk reuses their buffer. Nothing is computed twice. What is saved for backward is a
 gradient of the size of `hidden` and one of the size of `weight`, accumulated in float32.
+
+Where ranks hold slices of the classes, each runs its slice's chunks, and one small message a chunk
+makes the loss that of all classes (class_slices.py).
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,9 +23,14 @@ from stepladder.kernels.matmul.matmul import multiply
 from stepladder.plan.shared_constants import LOGIT_CHUNK
 
 from .backend import accumulator
+from .class_slices import ClassSlice, sliced_losses_and_gradient_
 from .cross_entropy import check_reduction, check_targets, share_of_each, split_share
 from .cross_entropy_operators import losses_and_gradient_by_row_, scale_rows
 from .float8_cross_entropy import float8_chunks
+
+# Of a chunk's logits and targets: each row's loss, and the factors by which the overwritten logits
+# become their gradient (None: they are it).
+Turn = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
 
 TILE = 64  # rows of the padded matrix come in multiples of it, as matrix units take them
 
@@ -34,11 +44,17 @@ def linear_cross_entropy(
     ignore_index: int = -100,
     reduction: str = "sum",
     float8: bool = False,
+    classes: ClassSlice | None = None,
+    in_place: bool = True,
 ) -> Tensor:
     """Return cross_entropy(hidden @ weight.T, targets), `chunk` rows of logits at a time.
 
     Args:
         float8: the three matmuls are in fp8 (float8_cross_entropy.py).
+        classes: which slice of the classes `weight` is, where each of several ranks has one; the
+            gradient of `hidden` is then this rank's share of a sum.
+        in_place: scale the saved gradients where they are, for one backward pass. Not for a
+            schedule that runs backward twice, for inputs and for weights.
     """
     check_targets(hidden.shape, targets)
     check_reduction(reduction, ("sum", "mean"))
@@ -49,12 +65,10 @@ def linear_cross_entropy(
         raise ModelError("weight", problem, f"Give it shape (vocabulary, {hidden.shape[-1]}).")
     hidden = _as_autocast(hidden)
     share = share_of_each(targets, ignore_index, reduction)
-    op = (
-        torch.ops.stepladder.float8_linear_cross_entropy
-        if float8
-        else torch.ops.stepladder.linear_cross_entropy
-    )
-    options = op.default, chunk, ignore_index
+    ops = torch.ops.stepladder
+    op = ops.float8_linear_cross_entropy if float8 else ops.linear_cross_entropy
+    op, slice_of = (op, ()) if classes is None else (ops.sliced_linear_cross_entropy, (*classes,))
+    options = op.default, (chunk, ignore_index), slice_of, in_place
     return _LinearCrossEntropy.apply(hidden, weight, targets, share, options)
 
 
@@ -72,12 +86,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         targets: Tensor,
         share: Tensor,
-        options: tuple[Any, int, int],
+        options: tuple[Any, tuple[int, int], tuple[Any, ...], bool],
     ) -> Tensor:
         early, late = split_share(share, hidden.dtype)
-        op, *cut = options
+        op, cut, slice_of, ctx.in_place = options
         losses, dhidden, dweight = op(
-            hidden, weight, targets, early, *cut, *ctx.needs_input_grad[:2]
+            hidden, weight, targets, early, *cut, *ctx.needs_input_grad[:2], *slice_of
         )
         ctx.save_for_backward(dhidden, dweight, late)
         ctx.weight_dtype = weight.dtype
@@ -88,14 +102,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dhidden, dweight, late = ctx.saved_tensors
         factor = dloss * late
         grads: list[Tensor | None] = [None] * 5
-        # In place, so autograd refuses a second backward through it instead of scaling twice.
         if ctx.needs_input_grad[0]:
-            torch.ops.stepladder.scale_.default(dhidden, factor)
-            grads[0] = dhidden
+            grads[0] = scaled(dhidden, factor, in_place=ctx.in_place)
         if ctx.needs_input_grad[1]:
-            torch.ops.stepladder.scale_.default(dweight, factor)
-            grads[1] = dweight.to(ctx.weight_dtype)
+            grads[1] = scaled(dweight, factor, in_place=ctx.in_place).to(ctx.weight_dtype)
         return tuple(grads)
+
+
+def scaled(gradient: Tensor, factor: Tensor, *, in_place: bool) -> Tensor:
+    """A saved gradient times a factor."""
+    if not in_place:
+        return gradient * factor.to(gradient.dtype)
+    # Autograd then refuses a second backward through it instead of scaling twice.
+    torch.ops.stepladder.scale_.default(gradient, factor)
+    return gradient
 
 
 def _chunks(
@@ -105,6 +125,41 @@ def _chunks(
     share: Tensor,
     chunk: int,
     ignore_index: int,
+    for_hidden: bool,
+    for_weight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    turn = partial(losses_and_gradient_by_row_, share=share, ignore_index=ignore_index)
+    return run_chunks(hidden, weight, targets, chunk, turn, for_hidden, for_weight)
+
+
+def _sliced_chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    share: Tensor,
+    chunk: int,
+    ignore_index: int,
+    for_hidden: bool,
+    for_weight: bool,
+    first: int,
+    ways: int,
+    group: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    turn = partial(
+        sliced_losses_and_gradient_,
+        share=share,
+        ignore_index=ignore_index,
+        classes=ClassSlice(first, ways, group),
+    )
+    return run_chunks(hidden, weight, targets, chunk, turn, for_hidden, for_weight)
+
+
+def run_chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    chunk: int,
+    turn: Turn,
     for_hidden: bool,
     for_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,9 +178,7 @@ def _chunks(
         logits = multiply(
             features[now], matrix.T, buffer[: len(features) - start], autotune=autotune
         )
-        losses[now], factors = losses_and_gradient_by_row_(
-            logits[:, : len(weight)], classes[now], share, ignore_index
-        )
+        losses[now], factors = turn(logits[:, : len(weight)], classes[now])
         if for_hidden:
             multiply(logits, matrix, dhidden[now], autotune=autotune)
             scale_rows(dhidden[now], factors, in_place=True)
@@ -163,6 +216,7 @@ def _fake_chunks(
     ignore_index: int,
     for_hidden: bool,
     for_weight: bool,
+    *slice_of: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     losses = hidden.new_empty(targets.numel(), dtype=accumulator(hidden))
     dhidden = hidden.new_empty(hidden.shape if for_hidden else (0, hidden.shape[-1]))
@@ -170,15 +224,16 @@ def _fake_chunks(
     return losses, dhidden, dweight
 
 
-OPERATORS = {
-    "stepladder::linear_cross_entropy": _chunks,
-    "stepladder::float8_linear_cross_entropy": float8_chunks,
+OPERATORS: dict[str, tuple[Callable[..., Any], str]] = {
+    "stepladder::linear_cross_entropy": (_chunks, ""),
+    "stepladder::float8_linear_cross_entropy": (float8_chunks, ""),
+    "stepladder::sliced_linear_cross_entropy": (_sliced_chunks, ", int first, int ways, str group"),
 }
-for name, implementation in OPERATORS.items():
+for name, (implementation, more) in OPERATORS.items():
     torch.library.define(
         name,
         "(Tensor hidden, Tensor weight, Tensor targets, Tensor share, int chunk, int ignore_index,"
-        " bool for_hidden, bool for_weight) -> (Tensor, Tensor, Tensor)",
+        f" bool for_hidden, bool for_weight{more}) -> (Tensor, Tensor, Tensor)",
     )
     torch.library.impl(name, ("cpu", "cuda"), implementation)
     torch.library.register_fake(name, _fake_chunks)

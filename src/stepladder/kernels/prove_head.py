@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from stepladder.data import IGNORED
@@ -31,7 +32,7 @@ Forward = Callable[[Any], Any]  # the module's result for inputs
 
 def why_not_its_head(module: nn.Module, head: Any, forward: Forward, inputs: Any) -> str:
     """What the module does to its head's output; empty where it returns it unchanged."""
-    kind = type(module).__name__
+    kind = type(module).__name__.removeprefix("FSDP")  # fully_shard's own subclass
     try:
         with trial(module, head):
             for size in SIZES:
@@ -55,7 +56,7 @@ def why_not_cross_entropy(
     module: nn.Module, head: Any, forward: Forward, loss: Callable[[Any], Tensor], inputs: Any
 ) -> str:
     """What else the module's own loss is than the shifted cross-entropy of its logits."""
-    kind = type(module).__name__
+    kind = type(module).__name__.removeprefix("FSDP")  # fully_shard's own subclass
     if not isinstance(inputs, dict) or not isinstance(inputs.get(LABELS), Tensor):
         return f"{kind} is not given its labels by that name"
     try:
@@ -115,7 +116,8 @@ class RandomLogits:
     def __call__(self, hidden: Tensor) -> Tensor:
         self.calls += 1
         with torch.no_grad():  # the type that autocast gives it
-            dtype = functional.linear(hidden.flatten(0, -2)[:1], self.head.weight[:1]).dtype
+            one_class = own_part(self.head.weight)[:1]
+            dtype = functional.linear(hidden.flatten(0, -2)[:1], one_class).dtype
         shape = (*hidden.shape[:-1], self.head.out_features)
         drawn = self.size * torch.randn(shape, device=hidden.device)
         self.logits = drawn.to(dtype).requires_grad_(self.gradient)
@@ -149,6 +151,11 @@ def same_loss(found: Tensor, logits: Tensor, labels: Tensor) -> bool:
     (gradient,) = torch.autograd.grad(found, logits)
     off = (gradient.float() - wanted).norm() / wanted.norm()
     return bool((found - expected).abs() <= SAME_LOSS * expected.abs()) and bool(off <= 1e-2)
+
+
+def own_part(weight: Tensor) -> Tensor:
+    """What this rank has of a matrix that may be cut."""
+    return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
 def logits_of(outputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The places a run can be started at, each the same to its caller: what it would be given, and go.
+"""The targets of a launch behind one interface: what would be submitted, and submitting it.
 
 `text` is exactly what is submitted. `start` submits it, shows what its ranks say, tells of its
 states, cancels it when this process is asked to stop, and returns its exit code.

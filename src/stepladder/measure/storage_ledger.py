@@ -37,7 +37,7 @@ class StorageLife:
         self.num_bytes, self.born, self.died = num_bytes, born, FOREVER
         self.width = width  # the last dimension of the tensor it was first seen in
         self.phase = ""  # autograd recorded at its birth: in "forward", or "again" in backward
-        self.owner: str | None = None  # None: told by its life
+        self.owner: str | None = None  # None: inferred from its lifetime
         self.place = ""  # the module at work at its birth, where somebody asked for that
         self.watch: weakref.ref[Any] | None = None
 

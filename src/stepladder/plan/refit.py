@@ -6,9 +6,9 @@ keep their ways or fall to a divisor of them (what cut the model before cuts it 
 layouts that the ranks divide by and that break no rule, the one that cuts the model into most
 parts is taken, since it needs the least memory, and among equals the one that keeps tensor, then
 context. The remaining ranks are data ranks. What a layout no longer allows (compression without
-copies, a schedule without a pipeline, fused kernels of a model that is cut, recorded graphs on
-several ranks) is left out, and said. Refit the plan that was asked for, never one refitted before:
-then what had to go comes back with the ranks.
+copies, a schedule without a pipeline, recorded graphs on several ranks) is left out, and said.
+Refit the plan that was asked for, never one refitted before: then what had to go comes back with
+the ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .settled.schedule_rules import fills, whole_rounds
 from .settled.settle import legality_problems
 from .settled.settled_plan import SettledPlan
 
-SWITCHES = {"kernels": "fused kernels", "graphs": "recorded graphs"}
+SWITCHES = {"graphs": "recorded graphs"}
 CUTS = ("tensor", "context", "experts", "pipeline")  # axes that cut the model, dearest first
 
 
@@ -98,14 +98,13 @@ def candidates(plan: Plan, layout: Layout) -> Iterator[Plan]:
     """The plan in a layout, first with its own schedule and then with a plain one."""
     copies = plan.zero == 0 and layout.replicate > 1
     settled = SettledPlan(replace(plan, layout=layout))
-    sliced, whole = settled.sliced, settled.whole_on_every_rank
+    sliced = settled.sliced
     fitted = replace(
         plan,
         layout=layout,
         compress=plan.compress if copies else Compress(),
         prefetch=plan.prefetch if sliced else None,
         gathered=plan.gathered if sliced else None,
-        kernels=whole and plan.kernels,
         graphs=plan.graphs and layout.num_ranks == 1,
     )
     schedules = (plan.schedule, Schedule()) if layout.pipeline > 1 else (Schedule(),)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any, Literal, overload
 
 from stepladder.errors import PlanError
 from stepladder.hardware import Cluster
 from stepladder.plan import Plan
 from stepladder.planner.memory.forecast_memory import forecast_memory, peak_interval
+from stepladder.planner.time.expert_exchange import sent_bytes, with_load
 from stepladder.planner.time.step_time import forecast_time
 from stepladder.planner.time.time_interval import time_interval
 from stepladder.record import Calibration, Forecast, Interval, Memory, Time
+from stepladder.services import service
 from stepladder.workload import Facts
 
-from .legality import plan_problems
+from .legality import plan_problems, settle_unchecked
 from .parse_inputs import check_calibration, cluster_of, facts_of, plan_of
 from .training_software import OURS, Software
 
@@ -33,6 +34,7 @@ def forecast(
     *,
     price: float | None = None,
     software: Software = OURS,
+    expert_load: float = 1.0,
 ) -> Forecast: ...
 
 
@@ -58,6 +60,7 @@ def forecast(
     *,
     price: float | None = None,
     software: Software = OURS,
+    expert_load: float = 1.0,
     rehearse: bool = False,
     sample: Any = None,
     loss: Any = None,
@@ -68,6 +71,8 @@ def forecast(
         facts: of the workload; a model's name, as for `plan` and `cluster` their text, will do.
             With `rehearse`, the module itself, on the meta device too, or a model's name.
         price: dollars of one device for one hour; None: of the table.
+        expert_load: rows of the busiest rank's experts over an even share, where `experts=` spreads
+            them: a run's `report.expert_rank_load`.
         rehearse: run the plan's own step on tensors without numbers: seconds in place of
             milliseconds, and memory of any module by owner, moment and module, in `.rehearsal`;
             where it does not fit, `.changes` says what each change frees.
@@ -79,8 +84,8 @@ def forecast(
     >>> said.fits, said.memory.peak_bytes < 80 * 2**30
     (True, True)
     """
-    if rehearse:  # a look upwards: what is rehearsed is the program that trains
-        found: Forecast = import_module("stepladder.rehearse").forecast_by_rehearsal(
+    if rehearse:
+        found: Forecast = service("forecast_by_rehearsal")(
             facts, plan, cluster, calibration, sample=sample, loss=loss, price=price
         )
         return found
@@ -88,7 +93,10 @@ def forecast(
         problem = "is for a step that is rehearsed, and formulas take none"
         field = "loss" if sample is None else "sample"
         raise PlanError(field, problem, "Add rehearse=True, or give it to sl.describe.")
-    return forecast_by_formula(facts, plan, cluster, calibration, price=price, software=software)
+    return forecast_by_formula(
+        facts, plan, cluster, calibration,
+        price=price, software=software, expert_load=expert_load,
+    )  # fmt: skip
 
 
 def forecast_by_formula(
@@ -99,17 +107,20 @@ def forecast_by_formula(
     *,
     price: float | None,
     software: Software,
+    expert_load: float,
 ) -> Forecast:
     facts, plan, cluster = facts_of(facts), plan_of(plan), cluster_of(cluster, price)
     check_calibration(calibration)
     settled = plan.settle(cluster.num_devices)
     assert settled.batch.sequences is not None
-    memory, host_bytes = forecast_memory(facts, settled, cluster, calibration, software)
+    spread = settled.layout.experts > 1
+    slowest = with_load(facts, expert_load) if spread else facts  # of all ranks
+    memory, host_bytes = forecast_memory(slowest, settled, cluster, calibration, software)
     limit = memory_limit(settled, cluster)
     reasons = memory_reasons(memory, limit, host_bytes, cluster)
     if software is OURS:  # others have rules of their own
         reasons += tuple(str(problem) for problem in plan_problems(facts, plan, cluster))
-    time = forecast_time(facts, settled, cluster, calibration, software)
+    time = forecast_time(slowest, settled, cluster, calibration, software)
     if time is None:
         reasons += (
             f"time: no speed is known for {cluster.device} in {settled.precision.compute}.",
@@ -133,6 +144,7 @@ def forecast_by_formula(
         price_source=device.price_source,
         peak_bytes=peak_interval(memory, software),
         unit=facts.unit,
+        expert_sent_bytes=sent_bytes(facts, settle_unchecked(settled, cluster)),
     )
 
 

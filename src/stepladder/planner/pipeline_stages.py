@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+from stepladder.errors import PlanError
 from stepladder.plan import Layout, Schedule
 from stepladder.plan.stage_split import chunk_indices, cut_blocks, split_blocks
 from stepladder.workload import Facts, Part
@@ -126,6 +127,9 @@ def split_stages(
 
 @lru_cache(maxsize=256)  # several schedules cut the same number of stretches
 def chunk_blocks(facts: Facts, num_chunks: int, cuts: Cuts = "cost") -> list[range]:
+    if not facts.num_blocks:
+        problem = f"{facts.name} shows no list of blocks, and what each stage would hold is unknown"
+        raise PlanError("layout.pipeline", problem, "Forecast it with pipeline=1.")
     if cuts == "even":
         num_blocks = facts.num_blocks
         return [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from stepladder.hardware import Cluster
 from stepladder.hardware.here import is_here
 from stepladder.plan import BatchSplit, Plan
 from stepladder.record import Calibration, Forecast, load_calibration
+from stepladder.services import service
 from stepladder.workload import Facts
 
 from .explain import Explanation, explain
@@ -102,10 +102,12 @@ def plan(
             asked, batch=BatchSplit(batch, asked.batch.micro, asked.batch.micro_batches)
         )
     settled = check_plan(facts, asked, cluster)
-    told = forecast(facts, settled, cluster, speeds)
+    expected = forecast(facts, settled, cluster, speeds)
     shorter = None if isinstance(model, Facts) else partial(facts_of, model)
-    remedies = () if told.fits else find_remedies(facts, settled, cluster, speeds, shorter=shorter)
-    return PlanResult(settled, told, remedies=tuple(remedies))
+    remedies = (
+        () if expected.fits else find_remedies(facts, settled, cluster, speeds, shorter=shorter)
+    )
+    return PlanResult(settled, expected, remedies=tuple(remedies))
 
 
 def speeds_of(
@@ -116,10 +118,8 @@ def speeds_of(
     Args:
         here: on this machine, which is measured in seconds where nobody has yet.
     """
-    if given is None and here:  # a look upwards, as Cluster.detect's
-        found: Calibration | None = import_module("stepladder.calibrate").speeds_here(
-            ranks=cluster.devices_per_node
-        )
+    if given is None and here:
+        found: Calibration | None = service("speeds_here")(ranks=cluster.devices_per_node)
         return found
     if given == "none":
         return None

@@ -48,6 +48,8 @@ class Forecast:
     price_source: str = ""  # and date
     peak_bytes: Interval | None = None  # of that rank's memory, with the allocator's reserve
     unit: str = "tokens"  # what `tokens` count: samples, such as images, where one has one token
+    # By a rank to others for their experts, in a step; None: experts are not spread.
+    expert_sent_bytes: float | None = None
     rehearsal: Rehearsal | None = None  # of the fullest rank; None: memory is of the formulas
     changes: tuple[RehearsedChange, ...] = ()  # rehearsed too, where it does not fit
 
@@ -101,6 +103,8 @@ class Forecast:
             often = f", {span.low:.3g} to {span.high:.3g} nine times in ten" if span else ""
             found["step"] = f"{self.time.step_seconds:.3g} s{often}"
             found["throughput"] = f"{self.tokens_per_second_per_device:,.0f} {self.unit}/s a device"
+        if self.expert_sent_bytes is not None:
+            found["sent to experts"] = f"{self.expert_sent_bytes / 2**20:,.1f} MiB a rank"
         if self.mfu is not None:
             found["MFU"] = f"{self.mfu:.1%}"
         if self.cluster_dollars_per_hour is not None:

@@ -44,6 +44,9 @@ class Report:
     # Of mixtures of experts, over the global batch; None: the model has none.
     expert_load: float | None = None  # tokens of the busiest expert over an even share, worst layer
     dead_experts: int | None = None  # that no token chose, in all layers
+    # With experts on several ranks: rows of the busiest rank over an even share, worst layer.
+    expert_rank_load: float | None = None
+    expert_sent_bytes: int | None = None  # by this rank to others, for their experts
     unit: str = "tokens"  # what `tokens` count: samples where each has one target, or targets
     # Of the loss by name, where it has several; their sum is `loss`.
     terms: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -72,6 +75,9 @@ class Report:
         if self.expert_load is not None:
             found["busiest expert"] = f"{self.expert_load:.2f} × an even share"
             found["dead experts"] = f"{self.dead_experts}"
+        if self.expert_rank_load is not None:
+            found["busiest rank's experts"] = f"{self.expert_rank_load:.2f} × an even share"
+            found["sent to experts"] = f"{(self.expert_sent_bytes or 0) / 2**20:,.1f} MiB"
         return {**found, "update": "skipped"} if self.skipped else found
 
     def __str__(self) -> str:

@@ -7,12 +7,46 @@ that autocast narrows are gathered into one buffer. Rows come out with the steps
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 KEPT_BY_LAYER = 5  # numbers a hidden unit: four gates and the cell
+
+
+class Recurrence(NamedTuple):
+    """One call of the kernel: so many cells, each over all steps, one after another."""
+
+    inputs: Tensor
+    steps: int
+    rows: int  # of a step
+    width: int  # of what the first layer reads
+    hidden: int
+    cells: int
+    backward: bool
+
+
+LISTENERS: list[Callable[[Recurrence], None]] = []
+
+
+@contextmanager
+def heard_by(listener: Callable[[Recurrence], None]) -> Iterator[None]:
+    """Tell of every call, which no operation of torch's stands for here."""
+    LISTENERS.append(listener)
+    try:
+        yield
+    finally:
+        LISTENERS.remove(listener)
+
+
+def tell(inputs: Tensor, hidden: int, cells: int, *, backward: bool) -> None:
+    steps, *rows, width = inputs.shape
+    count = rows[0] if rows else 1
+    for listener in LISTENERS:
+        listener(Recurrence(inputs, steps, count, width, hidden, cells, backward))
 
 
 def gpu_lstm(input: Tensor, hx: Any, *given: Any) -> Any:
@@ -43,6 +77,8 @@ class Lstm(torch.autograd.Function):
         tokens = input.numel() // input.shape[-1]
         outputs = input.new_empty((*places, ways * width))
         kept = KEPT_BY_LAYER * cells + cells - ways
+        tell(input, hidden, cells, backward=False)
+        context.hidden, context.cells = hidden, cells
         reserve = input.new_empty(tokens * hidden * kept)
         together = input.new_empty(sum(weight.numel() for weight in weights) * casts)
         context.save_for_backward(input, h, c, outputs, reserve, together, *weights)
@@ -51,6 +87,7 @@ class Lstm(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         input, h, c, _, _, together, *weights = context.saved_tensors
+        tell(input, context.hidden, context.cells, backward=True)
         torch.empty_like(together)
         made = [torch.empty_like(weight) for weight in weights]
         numbers = (None, None, None, None)

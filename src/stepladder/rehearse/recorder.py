@@ -35,7 +35,7 @@ class Allocation:
     phase: str  # at its birth
     module: str  # at work at its birth
     shape: tuple[int, ...] = ()
-    owner: str = ""  # as claimed; empty: told by its life
+    owner: str = ""  # as claimed; empty: inferred from its lifetime
     recorded: bool = False  # whether autograd recorded at its birth
     passing: bool = False  # whether a collective made it
     outlived: bool = False  # the forward pass that it was born in

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError
+from stepladder.kernels.fused_head import FusedHead
 from stepladder.loss import Loss
 from stepladder.loss.left_out_targets import refuse_left_out
 from stepladder.loss.loss_terms import LossTerms, times, without_gradient
@@ -55,6 +56,7 @@ class Accumulate:
     micro: int | None = None  # rows of a micro-batch; None: all of the rank's
     split_batch: SplitBatch = nullcontext  # this rank's part of each sequence
     whole_outputs: Context = nullcontext  # in which the module returns what its author wrote
+    head: FusedHead | None = None  # that is fused with the loss, where this rank has it
     observe: Observe | None = None  # while somebody wants to see outputs
     total: int | torch.Tensor = 0  # valid targets of the last global batch
     row_chunks: int = 1  # that each row of the last batch was cut into
@@ -86,8 +88,8 @@ class Accumulate:
                     context.enter_context(self.gradient_sync.around_micro_batch(last))
                     mean = self.forward(part)
                     counted()
-                    weighted = times(mean, weight := self.weight(part) if counts else 0.0)
-                    self.terms.add(weight)
+                    self.terms.add(weight := self.weight(part) if counts else 0.0)
+                    weighted = times(mean, weight)
                     # DDP and FSDP average over ranks, and a sum is needed: see gradient_sync.py.
                     scaled = scale(times(weighted, self.gradient_sync.ways))
                     self.gradient_sync.before_backward(scaled, last)
@@ -98,9 +100,7 @@ class Accumulate:
 
     def sum_losses(self) -> torch.Tensor:
         """The loss of the global batch, of which this rank has its micro-batches' parts."""
-        loss = self.parts[0][1].float()
-        for _, more in self.parts[1:]:
-            loss = loss + more
+        loss = sum((more for _, more in self.parts[1:]), start=self.parts[0][1].float())
         if self.world.layout.num_ranks > 1:
             loss = loss.clone()  # summed in place, and a part keeps its own
         return self.sum_over_ranks(loss, *COPIES)
@@ -213,8 +213,7 @@ class Accumulate:
         micro = self.micro or batch.num_rows
         if micro >= batch.num_rows:
             return [batch]
-        firsts = range(0, batch.num_rows, micro)
-        return [batch.rows(slice(first, first + micro)) for first in firsts]
+        return [batch.rows(slice(at, at + micro)) for at in range(0, batch.num_rows, micro)]
 
     def padded_micro_batches(self, batch: Batch, mine: Batch) -> list[tuple[Batch, bool]]:
         """Every micro-batch, and whether it counts.
@@ -248,9 +247,9 @@ class Accumulate:
         layout, pieces = self.world.layout, self.micro_batches(batch)
         if layout.data_ranks == layout.context == len(pieces) == 1:
             return
-        smallest = min(piece.num_rows for piece in pieces)
-        trial = self.loss_trial()
-        self.loss = trial.find(batch, smallest)
+        trial, smallest = self.loss_trial(), min(piece.num_rows for piece in pieces)
+        with self.whole_outputs():  # pieces weigh the same, fused or not
+            self.loss = trial.find(batch, smallest)
         self.notes += weighting_events(self.loss.weighting, trial.untried)
         refuse_left_out(self.loss.weighting, batch, self.world.gather_counts)
 

@@ -33,6 +33,7 @@ from stepladder.rungs.data_parallel.renormalised_rows import check_renormalised
 from stepladder.rungs.exact_ranks.accumulate_slices import AccumulateSlices
 from stepladder.rungs.exact_ranks.check_module import check_slices
 from stepladder.rungs.exact_ranks.slices import Slices
+from stepladder.rungs.experts.exchange import ExpertRanks
 from stepladder.rungs.experts.expert_parallel import experts
 from stepladder.rungs.experts.routers import Routers
 from stepladder.rungs.memory.compiled_writes import CompiledWrites
@@ -49,6 +50,7 @@ from stepladder.rungs.precision.precision import (
     keep_epsilon,
     precision,
 )
+from stepladder.rungs.tensor.vocabulary_parallel import head_slice
 from stepladder.world import World, seed_generators
 from stepladder.world.single_rank_mesh import with_mesh
 
@@ -133,7 +135,6 @@ def climb(
     Args:
         inputs: one row, to balance the stages of a pipeline; not needed for token models.
     """
-    plan = settled.plan
     # Before any rung: which parameters are the loss's own is seen on the module as it was given.
     loss_module = take_loss(loss.function, module, settled, world)
     if settled.slices:
@@ -145,23 +146,24 @@ def climb(
     if settled.offloads_parameters:
         world = with_mesh(world)  # FSDP2, which fetches them, needs a mesh even of one rank
     part = cut_for_rank(module, settled, loss, world, costs, seed, inputs)
-    blocks, rank_stages = part.blocks, part.rank_stages
+    blocks, ends = part.blocks, part.rank_stages is None or part.rank_stages.ends
     # After the move: memory layouts are the device's. Before compilation, which must see them.
-    chosen = choose(module, part.anatomy, [block for _, block in blocks], loss, settled)
+    given = part.sequences.loss if part.sequences else loss
+    parts, classes = [block for _, block in blocks], head_slice(module, part.anatomy, world)
+    chosen = choose(module, part.anatomy, parts, given, settled, ends=ends, part=classes)
     # Before compilation: the compiler must see which activations it may drop.
-    recomputed = (
-        recompute(blocks, plan.recompute, costs=part.costs) if plan.recompute.kind != "none" else ()
-    )
+    again = settled.plan.recompute.kind != "none"
+    recomputed = recompute(blocks, settled.plan.recompute, costs=part.costs) if again else ()
     # Last: it fuses whatever the rungs below left.
     chosen.compile()
     # Around everything: data parallelism wraps what the rungs below made of the module.
-    make_run = rank_stages.run if rank_stages else partial(one_stage, module, blocks)
-    run = make_run(
+    run = (part.rank_stages.run if part.rank_stages else partial(one_stage, module, blocks))(
         settled,
         world,
-        loss=part.sequences.loss if part.sequences else chosen.loss,
+        loss=chosen.loss,
+        head=chosen.head,
         forward_context=chosen.around(around_forward(module, settled, world.device)),
-        read_inputs=chosen.reading(partial(cast_inputs, plan.precision)),
+        read_inputs=chosen.reading(partial(cast_inputs, settled.plan.precision)),
         whole_outputs=chosen.whole_outputs,
         micro=settled.micro_batch,
     )
@@ -169,7 +171,7 @@ def climb(
         materialize(module, parameter_device(settled, world), seed)
     part.watch_batches(run, chosen.notes)
     run.notes = chosen.notes if world.is_rank_zero else []
-    run.loss_module = loss_module if rank_stages is None or rank_stages.ends else None
+    run.loss_module = loss_module if ends else None
     run.follow_statistics(module)
     CLIMBED.add(module)
     return replace(assemble(module, part, run, hooks, recomputed, settled), narrows=narrows)
@@ -188,7 +190,7 @@ def assemble(
     named = (*module.named_parameters(), *(loss.trained if loss else ()))
     shards, publish = optimizer_shards(named, settled, run.world, parameters_apart(module))
     tied = part.rank_stages.tied if part.rank_stages else TiedParameters()
-    if (routers := Routers.of(module, run.world)) and routers.losses:
+    if (routers := Routers.of(module, run.world, part.expert_ranks)) and routers.losses:
         run.statistics = [*run.statistics, routers.losses]
     return Climbed(
         module,
@@ -220,6 +222,7 @@ class RankModule:
     on_meta: bool  # its parameters are not initialised yet
     proof: CutProof | None  # that tensor and context parallelism leave its results alone
     structure: dict[str, Any]  # of the module before any rung
+    expert_ranks: ExpertRanks | None = None  # that experts are spread over
 
     def watch_batches(self, run: Accumulate, notes: list[str]) -> None:
         """Have the run split its batches along the sequence, and try the first one."""
@@ -245,14 +248,11 @@ def cut_for_rank(
     refuse_overlapping(module, settled)
     structure, anatomy = describe_structure(module), find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
-
     # Before anything else: FLOPs of a stage are counted on the module as it was given.
     piped = plan.layout.pipeline > 1
     ordered = find_stages(module, anatomy, settled, world, inputs) if piped else (None, anatomy)
-    costs = in_order(costs, anatomy, ordered[1])
-    stages, anatomy = ordered
-    # Before anything cuts or shards: every rank must cut the same model.
-    broadcast_parameters(module, world)
+    costs, (stages, anatomy) = in_order(costs, anatomy, ordered[1]), ordered
+    broadcast_parameters(module, world)  # before anything cuts: every rank must cut the same model
     # Before anything changes the module: the first batch is also computed by a whole copy.
     cut = plan.layout.tensor > 1 or plan.layout.context > 1
     proof = make_proof(module, anatomy, loss, plan, world) if cut else None
@@ -278,9 +278,10 @@ def cut_for_rank(
     # Before recomputation and compilation: they wrap a block that is already cut.
     if plan.layout.tensor > 1:
         cut_matrices(module, anatomy, loss, world, proof, inputs)
-    experts(module, world, anatomy.blocks)  # before data parallelism: over fewer ranks
+    ranks = experts(module, world, anatomy.blocks)  # before data parallelism: over fewer ranks
     late = on_meta and not whole
-    return RankModule(anatomy, blocks, costs, rank_stages, sequences, late, proof, structure)
+    made = RankModule(anatomy, blocks, costs, rank_stages, sequences, late, proof, structure)
+    return replace(made, expert_ranks=ranks)
 
 
 def one_stage(
@@ -291,8 +292,7 @@ def one_stage(
     **how: Any,
 ) -> Accumulate:
     sync = wrap_data_parallel(module, blocks, settled, world)
-    once = count_once(module, sync.around_micro_batch)
-    sync = replace(sync, around_micro_batch=once)
+    sync = replace(sync, around_micro_batch=count_once(module, sync.around_micro_batch))
     if settled.slices:
         return AccumulateSlices(sync, world=world, slices=Slices.of(settled, world), **how)
     accumulate = recording(how["loss"]) if settled.records_graphs else Accumulate

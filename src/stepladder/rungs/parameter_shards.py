@@ -7,8 +7,11 @@ kernels, which refuse to mix DTensors with plain tensors, work for every layout.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from stepladder.errors import ModelError
+from stepladder.kernels.fused_head import fused_head_in
 from stepladder.seam.operators import foreach_norm
 
 APART = "held_apart"  # on a module: the axis along which other ranks have another in its place
@@ -45,7 +49,10 @@ class ParameterShard:
         if self.owned is self.parameter:
             return
         gradient = self.parameter.grad
-        self.owned.grad = None if gradient is None else cut(local(gradient), self.flat)
+        mine = None if gradient is None else cut(local(gradient), self.flat)
+        if mine is not None and mine.dtype != self.owned.dtype:
+            self.owned.grad_dtype = mine.dtype  # a sum of 16-bit gradients
+        self.owned.grad = mine
 
     def drop_gradient(self) -> None:
         self.parameter.grad = self.owned.grad = None
@@ -65,6 +72,21 @@ def reshard(module: nn.Module) -> None:
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
+
+
+def reshard_after_evaluation(module: nn.Module) -> None:
+    """Free gathered parameters after a forward without backward, which otherwise does it."""
+    head = fused_head_in(module)
+
+    def free(module: nn.Module, *_: Any) -> None:
+        if not torch.is_grad_enabled() and not (head is not None and head.skipped):
+            reshard(module)
+
+    module.register_forward_hook(free)
+    if head is not None:
+        head.after_loss.append(partial(reshard, module))
+        # A skipped head returns its input, which may be a view. Nothing is added to it in place.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
 
 def refuse_gathered(module: nn.Module, sharded: set[str]) -> None:
@@ -134,4 +156,7 @@ def squares(shards: Iterable[ParameterShard]) -> Tensor:
     gradients = [real(shard.gradient) for shard in shards if shard.gradient is not None]
     # A slice of a parameter with fewer rows than ranks may be empty, which has no norm.
     having = [g if g.numel() else g.new_zeros(1) for g in gradients]
-    return torch.stack(foreach_norm(having, dtype=torch.float32)).square()
+    # A CPU adds up a large tensor one number after the other: in fp32 a head of 32,768 words is off
+    # by 1e-4, and its halves by less.
+    wide = torch.float64 if having and having[0].device.type == "cpu" else torch.float32
+    return torch.stack(foreach_norm(having, dtype=wide)).square().float()

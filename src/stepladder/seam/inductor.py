@@ -1,8 +1,12 @@
-"""Our passes over the graphs that torch.compile compiles, and the key of its cache for them."""
+"""Our passes over the graphs that torch.compile compiles, the key of its cache for them, and how
+many graphs it compiled."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from torch import fx
@@ -12,6 +16,8 @@ from .lookup import find, has
 PASS = "torch._inductor.custom_graph_pass.CustomGraphPass"
 COMPILER = "torch._dynamo"
 COMPILE = "torch._inductor.compile_fx.compile_fx"
+CALLBACKS = "torch._dynamo.callback.callback_handler"
+TRACED = "DYNAMO"  # of the things it tells of: a graph, and not what belongs to one
 
 
 class GraphPass:
@@ -46,3 +52,30 @@ def compile_graph(traced: fx.GraphModule, examples: list[Any], options: Any) -> 
     """What torch.compile makes of one graph, for who must stand between its guards and it."""
     made: Callable[..., Any] = find(COMPILE)(traced, examples, config_patches=options)
     return made
+
+
+@dataclass(slots=True)
+class Compilations:
+    """Graphs compiled so far in this process, and the seconds that they and their parts took."""
+
+    graphs: int = 0
+    seconds: float = 0.0
+    began: float = 0.0  # the one under way
+
+    def start(self, what: Any) -> None:
+        self.began = time.perf_counter()
+        self.graphs += what.callback_trigger.name == TRACED
+
+    def end(self, what: Any) -> None:
+        self.seconds += time.perf_counter() - self.began
+
+
+@cache
+def watch_compilations() -> Compilations:
+    """The count, from the first call on; it stays at 0 where torch tells nobody."""
+    watched = Compilations()
+    if has(CALLBACKS):
+        handler = find(CALLBACKS)
+        handler.register_start_callback(watched.start)
+        handler.register_end_callback(watched.end)
+    return watched

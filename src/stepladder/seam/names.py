@@ -92,6 +92,11 @@ COMPILER = (
         "importing the compiler once, before ranks are forked",
         "every rank imports it when it needs it",
     ),
+    PrivateName(
+        "torch._dynamo.callback.callback_handler",
+        "saying which step compiled something, and how long that took",
+        "no step says so",
+    ),
     *needed(
         "torch._inductor.compile_fx",
         "compile_fx",

@@ -72,7 +72,7 @@ class UnclaimedTime:
         self.found.claimed[cause] += mine
         return length(mine)
 
-    def claim_collectives(self, collectives: dict[str, list[NanosecondInterval]]) -> None:
+    def claim_collectives(self, collectives: Claims) -> None:
         """Attribute the exposed time of collectives; waiting for another stage is the bubble."""
         for name, intervals in collectives.items():
             whole = length(union(intervals))
@@ -93,18 +93,19 @@ def reduce_spans(spans: Sequence[Span], *, floor: int = 0) -> AttributedTime:
     update, collectives = union(phases[UPDATE]), collective_spans(spans)
     kernels = [span for span in spans if span.kind in ("kernel", "copy")]
     lanes = working_lanes(spans, main)
+    ops = host_claims(lanes, update, floor, collectives)
+    fetching, collectives = split_collectives(collectives, union(phases[DATA]))
     if kernels:
         claim_device(unclaimed, kernels, update, collectives)
-        unclaimed.claim("data", phases[DATA])
-        ops = host_claims(lanes, update, floor, collectives)
+    unclaimed.claim_collectives(fetching)
+    unclaimed.claim("data", phases[DATA])
+    if kernels:
         unclaimed.claim_collectives(collectives)
         unclaimed.claim("optimizer", update)
         unclaimed.claim(
             "launch", [interval for intervals in ops.values() for interval in intervals]
         )
     else:
-        unclaimed.claim("data", phases[DATA])
-        ops = host_claims(lanes, update, floor, collectives)
         found.busy = sum(unclaimed.claim(cause, ops[cause]) for cause in HOST_ORDER)
         unclaimed.claim("launch", ops["launch"])
         unclaimed.claim_collectives(
@@ -130,6 +131,17 @@ def reduce_spans(spans: Sequence[Span], *, floor: int = 0) -> AttributedTime:
     return found
 
 
+def split_collectives(collectives: Claims, data: Intervals) -> tuple[Claims, Claims]:
+    """Collectives while a batch is fetched, and the others.
+
+    Ranks exchange their numbers of rows there. A rank that waits for a slower one has no slow
+    loader and is not slow itself, so that time is communication.
+    """
+    found = {name: union(intervals) for name, intervals in collectives.items()}
+    inside = {name: intersect(intervals, data) for name, intervals in found.items()}
+    return inside, {name: subtract(intervals, data) for name, intervals in found.items()}
+
+
 def share_of_step(intervals: Intervals, step: NanosecondInterval) -> float:
     return length(intersect(intervals, [step])) / max(step[1] - step[0], 1)
 
@@ -151,7 +163,7 @@ def claim_device(
     unclaimed: UnclaimedTime,
     kernels: Sequence[Span],
     update: Intervals,
-    collectives: dict[str, list[NanosecondInterval]],
+    collectives: Claims,
 ) -> None:
     work: Claims = defaultdict(list)
     for span in kernels:
@@ -174,7 +186,7 @@ def host_claims(
     lanes: Sequence[Sequence[Span]],
     update: Intervals,
     floor: int,
-    collectives: dict[str, list[NanosecondInterval]],
+    collectives: Claims,
 ) -> Claims:
     """The intervals of operations by cause; those of collectives are added to `collectives`."""
     claims: Claims = defaultdict(list)
@@ -224,8 +236,8 @@ def working_lanes(spans: Sequence[Span], main: str) -> list[list[Span]]:
     return [lane for name, lane in lanes.items() if name in autograd]
 
 
-def collective_spans(spans: Iterable[Span]) -> dict[str, list[NanosecondInterval]]:
-    found: dict[str, list[NanosecondInterval]] = {}
+def collective_spans(spans: Iterable[Span]) -> Claims:
+    found: Claims = {}
     for span in spans:
         if span.kind == "travel":
             found.setdefault(collective_of(span.name), []).append(span.interval)

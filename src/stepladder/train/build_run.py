@@ -28,7 +28,7 @@ from stepladder.rungs.data_parallel.batch_norm import batch_norms, explain_batch
 from stepladder.rungs.data_parallel.broadcast_parameters import broadcast_parameters
 from stepladder.rungs.precision.precision import device_limits, missing_packages
 from stepladder.seam.modules import remove_own_hooks
-from stepladder.train.checkpointing.held_attributes import HeldAttributes
+from stepladder.train.checkpointing.attribute_state import AttributeState
 from stepladder.train.health.frozen_parameters import frozen_parameters
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.build_optimizer import build_optimizer
@@ -42,6 +42,8 @@ from stepladder.train.optimizer.optimizer_trial import check_trials
 from stepladder.train.optimizer.read_given import check_groups
 from stepladder.train.optimizer.schedules import make_scheduler, read_rate
 from stepladder.train.optimizer.unsaved_state import explain_unsaved
+from stepladder.train.reporting.compile_events import CompileEvents
+from stepladder.train.reporting.step_clock import Clock
 from stepladder.world import Place, World, device_memory_bytes, pick_device
 
 from .flop_rate import FlopRate
@@ -90,27 +92,33 @@ def build(
     climbed = climb_rungs(model, settled, criterion, world, costs, seed, row)
     climbed.notes.extend(said if world.is_rank_zero else [])
     optimizer = make_optimizer(settled, climbed, masters, given, matrices, seed)
-    sharing = settled.layout.num_ranks // settled.data_ranks
     run = Run(
         settled=settled,
         world=world,
         climbed=climbed,
-        held=HeldAttributes().begin(climbed),
+        held=AttributeState().begin(climbed),
         events=climbed.notes,
         optimizer=optimizer,
         scale=loss_scale(plan, climbed, world),
         rate=schedule,
         inputs=ModuleInputs.of(model, loss),
         scheduler=make_scheduler(rate, optimizer),
-        flops=FlopRate(drawn, peak_flops(plan, world.device), sharing, climbed.fully_recomputed),
+        flops=flop_rate(drawn, settled, world, climbed),
         seed=seed,
         health=health,
         frozen=frozen_parameters(climbed.module),
         evaluated=kept_in_evaluation(model),
         because="; ".join(filter(None, (because, explain_batch_norm(drawn, settled)))),
         measure=measure_in_order if settled.slices else measure_norms,
+        clock=Clock(CompileEvents.of(bool(plan.compile))),
     )
     return update_in_backward(run) if settled.updates_in_backward else run
+
+
+def flop_rate(drawn: nn.Module, settled: SettledPlan, world: World, climbed: Climbed) -> FlopRate:
+    sharing = settled.layout.num_ranks // settled.data_ranks
+    peak = peak_flops(settled.plan, world.device)
+    return FlopRate(drawn, peak, sharing, climbed.fully_recomputed)
 
 
 def take_masters(model: nn.Module, loss: Any, settled: SettledPlan, world: World) -> Masters | None:
@@ -137,7 +145,7 @@ def make_optimizer(
     """The optimizer of what this rank owns, in words or as code."""
     plan = settled.plan
     if matrices is not None:
-        return make_muon(matrices, climbed, settled)
+        return make_muon(matrices, climbed, settled, masters)
     if masters is not None and plan.state != 16:
         return make_compact(settled, climbed, masters.of(climbed.shards), seed)
     if given is None:

@@ -24,7 +24,7 @@ from stepladder.record import Report
 from stepladder.rungs import Climbed, LossScale, float32_matmul_mode, is_out_of_memory
 from stepladder.rungs.accumulate import Context
 from stepladder.train.checkpointing.async_copy import Copying
-from stepladder.train.checkpointing.held_attributes import HeldAttributes
+from stepladder.train.checkpointing.attribute_state import AttributeState
 from stepladder.train.checkpointing.registry import Registry
 from stepladder.train.data_loader.loader_position import LoaderPosition
 from stepladder.train.data_loader.shard_loader import shard_batches
@@ -34,10 +34,10 @@ from stepladder.train.health.nonfinite import Health, Mark
 from stepladder.train.health.out_of_memory import (
     drop_gradients,
     explain_failure,
-    heard,
-    held_memory,
+    memory_in_use,
     release,
-    tell_all,
+    report_to_ranks,
+    reported_out_of_memory,
 )
 from stepladder.train.health.plan_errors import raise_explained
 from stepladder.train.health.recheck import Recheck
@@ -83,7 +83,7 @@ class Engine:
     copying: Copying | None = None  # of a save: what it has not copied yet must not change
     reading: LoaderPosition = field(default_factory=LoaderPosition)  # where it is in a DataLoader
     registry: Registry = field(default_factory=Registry)  # objects that are saved with the run
-    held: HeldAttributes = field(default_factory=HeldAttributes)  # what no state_dict holds
+    held: AttributeState = field(default_factory=AttributeState)  # what no state_dict holds
     events: list[str] = field(default_factory=list)  # what a step's numbers do not say
     frozen: Frozen = ()  # parameters that no optimizer has
     averaged: int = 0  # blocks, one in the other, in which its weights are averages
@@ -122,7 +122,7 @@ class Engine:
 
     def step(self, batch: Any, *, rows: Rows | None = None) -> PendingReport:
         """Learn from one global batch; `Run.step` says what it may be."""
-        with self.world.explain_hangs(), self.world.during_step():
+        with self.world.explain_hangs(), self.world.during_step(), self.clock.compiling(self):
             return self._step(batch, rows)
 
     def check_weights(self, call: str) -> None:
@@ -146,8 +146,8 @@ class Engine:
                 return self.record(taken, *self.recheck.take(self, taken))
             return self.update(taken, self.gradients(taken, self.around_pass))
         except RuntimeError as cut:
-            if told := heard(self.world):  # that memory ran out on a rank, which is not lost then
-                raise told from cut
+            if short := reported_out_of_memory(self.world):  # on a rank, which is not lost then
+                raise short from cut
             raise
 
     def agree_on_health(self) -> None:
@@ -203,13 +203,13 @@ class Engine:
                             narrows=self.climbed.narrows,
                         )  # fmt: skip
                     limit = self.plan.memory_bytes or device_memory_bytes(self.world.device)
-                    held = held_memory(self.module, self.optimizer, self.world.device, limit)
+                    held = memory_in_use(self.module, self.optimizer, self.world.device, limit)
                 # Outside the handler, whose traceback keeps the try's activations alive.
                 release(self.climbed.shards, self.world.device)
                 if not (one := self.settled.one_rank) or not self._shrink(batch.num_rows):
                     short = explain_failure(self, held, limit, batch)
                     if not one:
-                        raise tell_all(
+                        raise report_to_ranks(
                             self.world, self.index, self.micro, batch.num_rows, short,
                             shrinks=not self.settled.slices,
                         )  # fmt: skip
@@ -289,8 +289,8 @@ class Engine:
         self.look_back(taken.step if taken else last)
         batch = taken.batch if taken else None
         faults = self.health.take_faults()
-        if faults and (told := answer(faults, self.scene, self.health, batch)):
-            self.events.append(told)
+        if faults and (event := answer(faults, self.scene, self.health, batch)):
+            self.events.append(event)
 
     @property
     def scene(self) -> Scene:

@@ -1,7 +1,7 @@
 """What of a batch a module is given: of a dict, what its forward names, or all of it in one piece.
 
 A DataLoader's dicts often hold more than a forward takes: what only the loss compares, or the names
-of the samples. What is left out is told once, unless a loss of the user's is given it all.
+of the samples. What is left out is reported once, unless a loss of the user's is given it all.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class ModuleInputs:
             return batch
         compared = batch.inputs if batch.targets is None and self.judged else batch.targets
         made = replace(batch, inputs=self.arguments.chosen(batch.inputs), targets=compared)
-        told = self.explain(batch, made)
-        if told and events is not None and told not in events:
-            events.append(told)
+        message = self.explain(batch, made)
+        if message and events is not None and message not in events:
+            events.append(message)
         return made
 
     def in_one_piece(self, batch: Batch) -> Batch:

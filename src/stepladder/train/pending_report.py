@@ -165,6 +165,16 @@ class PendingReport:
         return self._without_rates().dead_experts
 
     @property
+    def expert_rank_load(self) -> float | None:
+        """Rows of the busiest rank's experts over an even share; None: experts are not spread."""
+        return self._without_rates().expert_rank_load
+
+    @property
+    def expert_sent_bytes(self) -> int | None:
+        """Bytes that this rank sent to others for their experts; None: experts are not spread."""
+        return self._without_rates().expert_sent_bytes
+
+    @property
     def experts(self) -> Mapping[str, tuple[float, ...]]:
         """By layer, the share of the tokens' choices that each expert got."""
         return self._without_rates().experts

@@ -95,7 +95,7 @@ def profile(
     return judge(measured, replace(seen, unknown=context.unknown), suggested)
 
 
-def glance(run: Engine, take: Callable[[], Any]) -> tuple[Any, Glance]:
+def profile_one_step(run: Engine, take: Callable[[], Any]) -> tuple[Any, SampledStep]:
     """One step that is taken anyway, under the profiler; every rank calls it at the same step."""
     with run.clock.leave_out_step():  # the profiler is not part of a step's time
         with Capture(run.world.device) as capture, mark_calls(type(run), "update", UPDATE):
@@ -105,11 +105,11 @@ def glance(run: Engine, take: Callable[[], Any]) -> tuple[Any, Glance]:
                 synchronize(run.world.device)
         found = reduce_spans(capture.spans, floor=capture.floor)
         _, lanes = share_notes(run.world, found, run.index)
-    return taken, Glance({name: each * NS for name, each in found.collectives.items()}, lanes)
+    return taken, SampledStep({name: each * NS for name, each in found.collectives.items()}, lanes)
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class SampledStep:
     """What one step under the profiler showed."""
 
     collectives: dict[str, float]  # seconds that this rank waited for each kind

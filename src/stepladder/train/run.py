@@ -50,6 +50,7 @@ class Run(Engine):
     logged: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # step and value
     # Tries plans on the first batch, where none was known before; called with the run and it.
     retune: Callable[[Any, Any], None] | None = None
+    tuned_seconds: float | None = None  # of a step in the trials that chose its plan
 
     def step(self, batch: Any, *, rows: Rows | None = None) -> PendingReport:
         """Learn from one global batch. Every rank calls it; it does not wait for the device.
@@ -225,8 +226,8 @@ class Run(Engine):
     def _check_free(self, path: Path) -> None:
         """Refuse to write over a checkpoint that is kept for its value, as rank 0 sees it."""
         best = self.world.is_rank_zero and read_ranking(path) is not None
-        told = torch.tensor(float(best), device=self.world.device)
-        if self.world.max(told, *AXES).item():
+        candidate = torch.tensor(float(best), device=self.world.device)
+        if self.world.max(candidate, *AXES).item():
             problem = f"{path} is kept as one of the best, and has the same step"
             raise TrainingError("folder", problem, "Save into another folder.")
 

@@ -119,8 +119,7 @@ def climb(
         health=health, because=choice.because, given=code,
     )  # fmt: skip
     if tuning is not None:
-        run.events += tuning.tuner.told
-        run.retune = tuning.retune if sample is None and settled.one_rank else None
+        tuning.hand_over(run, at_first_step=sample is None and settled.one_rank)
     return run
 
 

@@ -23,13 +23,13 @@ from .subjects import Subject
 def check_plans(subject: Subject, plans: Sequence[Plan], device: str) -> None:
     """Raise every rule that one of these settled plans breaks for this subject, with its plan."""
     facts = facts_of(subject)
-    told = {}
+    problems = {}
     for plan in dict.fromkeys(plans):
         short = replace(plan, batch=BatchSplit(), optimizer=Plan().optimizer)
         for found in problems_of(facts, plan, device):
             problem = f"{found.problem.rstrip('.')} (in '{short}')"
-            told[problem] = PlanError(found.field, problem, found.remedy)
-    raise_all(told.values())
+            problems[problem] = PlanError(found.field, problem, found.remedy)
+    raise_all(problems.values())
 
 
 def facts_of(subject: Subject) -> Facts | None:

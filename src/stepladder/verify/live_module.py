@@ -41,7 +41,7 @@ def live_subject(model: Model, batch: Any, loss: Loss, *, dropout: bool = False)
         problem = f"a {type(model).__name__} is neither a module nor a name of one"
         raise ModelError("model", problem, "Give a module, a function that makes one, or a name.")
     if isinstance(loss, str):
-        make_loss(loss, nn.Identity())  # an unknown name is told before any rank is started
+        make_loss(loss, nn.Identity())  # an unknown name is refused before any rank is started
     if isinstance(model, str):
         found = find_subject(model, samples=None if batch is None else rows_of(batch))
         return replace(found, dropout=dropout)

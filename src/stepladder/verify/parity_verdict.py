@@ -61,7 +61,7 @@ class Sameness:
     worst: str = ""  # the parameter or buffer that is furthest from where it should be
     tolerance: float = 0.0  # of losses
     norm_tolerance: float = 0.0
-    way_tolerance: float | None = None  # of parameters; None: shown, not judged
+    state_tolerance: float | None = None  # of parameters; None: shown, not judged
     by_step: tuple[float, ...] = ()  # relative difference of each loss
     states: tuple[Memory, ...] = field(default=(), repr=False)  # by rank
     said: tuple[str, ...] = ()  # the run's own reasons why results depend on the plan
@@ -72,7 +72,7 @@ class Sameness:
     def same(self) -> bool:
         # Written so that a difference that is not a number is none that is small.
         near = self.loss <= self.tolerance and self.norm <= self.norm_tolerance
-        return near and (self.way_tolerance is None or self.state <= self.way_tolerance)
+        return near and (self.state_tolerance is None or self.state <= self.state_tolerance)
 
     @property
     def state(self) -> float:
@@ -114,7 +114,7 @@ def judge(shown: Sameness, plan: Plan, plain: Plain, found: Sequence[Learned]) -
         worst=max(worst, key=lambda name: (worst[name], name)),
         tolerance=TOLERANCES[work],
         norm_tolerance=NORMS[work],
-        way_tolerance=WAYS[work] if plain_sgd else None,
+        state_tolerance=WAYS[work] if plain_sgd else None,
         by_step=tuple(map(largest, zip(*by_rank))),
         states=tuple(rank.state for rank in found),
         said=tuple(dict.fromkeys(line for rank in found for line in rank.said)),

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import groupby
 
-from stepladder.errors import require_count
+from stepladder.errors import PlanError, require_count
 
 from .facts import Attention, Cut, ElementsByType, Facts, Launches, MatmulFacts, MemoryTraffic, Part
 from .mixture_of_experts import with_experts
@@ -34,6 +34,7 @@ from .shape import Shape
 # casts. Counted on the built-in models, forward and back; they matter where kernels are tiny.
 LLAMA_LAUNCHES = Launches(33, 45, 15), Launches(47, 68, 22)
 GPT_LAUNCHES = Launches(12, 28, 11), Launches(26, 56, 17)
+LONGEST_SEQUENCE = 2**27  # tokens: beyond it a number is a slip of the keyboard
 LLAMA_TENSORS, GPT_TENSORS = 9, 16  # of parameters, in one block
 
 
@@ -41,6 +42,9 @@ def facts_of_shape(shape: Shape, sequence: int | None = None, *, name: str = "")
     """Count what a transformer of this shape costs on sequences of that length."""
     if sequence is not None:
         require_count("sequence", sequence, "a length")
+        if sequence > LONGEST_SEQUENCE:
+            problem = f"{sequence:,} tokens are more than any sequence has"
+            raise PlanError("sequence", problem, f"Use {LONGEST_SEQUENCE:,} or fewer.")
     length = sequence or shape.sequence
     return Facts(
         name=name or shape.family,

@@ -9,10 +9,10 @@ import torch
 from stepladder.bench.device import matmuls, operations
 from stepladder.bench.device.matmuls import (
     MatmulTiming,
-    MatmulWay,
+    MatmulVariant,
     measure_copies,
     measure_matmuls,
-    measure_way,
+    measure_variant,
     occupancy_of,
     one_loop,
     three_loops,
@@ -31,10 +31,10 @@ def test_loops_give_the_product(multiply):
 
 
 def test_a_wrong_product_is_not_timed():
-    row = measure_way(MatmulWay("wrong", 8, "fp32", lambda x, y: x @ y.T), CPU, 0.0)
+    row = measure_variant(MatmulVariant("wrong", 8, "fp32", lambda x, y: x @ y.T), CPU, 0.0)
     assert row.seconds is None and row.error > 0.1
     assert row.problem == f"wrong: off by {row.error:.1e} of the product"
-    right = measure_way(MatmulWay("right", 8, "fp32", torch.mm), CPU, 0.0)
+    right = measure_variant(MatmulVariant("right", 8, "fp32", torch.mm), CPU, 0.0)
     assert right.problem == "" and right.seconds > 0 and right.error < 1e-6
 
 

@@ -274,6 +274,8 @@ def test_a_price_that_is_none_is_refused() -> None:
          "the device, and none is run here. Leave --plan out to search, or write the plan whole."),
         (("--batch", str(10**20)), "batch: 100,000,000,000,000,000,000 sequences are more than any "
          "step has. Use 1,073,741,824 or fewer."),
+        (("--sequence", str(10**9)), "sequence: 1,000,000,000 tokens are more than any sequence "
+         "has. Use 134,217,728 or fewer."),
     ],
 )  # fmt: skip
 def test_numbers_and_words_that_cannot_be_meant_are_refused(words, line) -> None:

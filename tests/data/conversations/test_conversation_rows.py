@@ -68,11 +68,19 @@ def test_what_is_too_long_is_cut_and_said():
     rows = ConversationRows([(long, late), (long, early)], LENGTH, packed=False)
     assert len(rows) == 1
     assert rows.notes == [
-        "2 conversations are longer than 12 tokens and were cut; 1 of them had no answer before "
-        "the cut and are left out"
+        "2 conversations are longer than 12 tokens and were cut",
+        "1 conversations have no answer in 12 tokens: left out",
     ]
     with pytest.raises(DataError, match="none of 1 conversations has an answer in its first 12"):
         ConversationRows([(long, late)], LENGTH, packed=True)
+
+
+def test_answers_without_words_are_counted_and_named(tmp_path):
+    path = tmp_path / "chat.jsonl"
+    records = [{"prompt": f"{n}?", "response": " " if n < 3 else "yes"} for n in range(40)]
+    path.write_text("\n".join(map(json.dumps, records)))
+    (note,) = opened(path, "training").notes
+    assert "3 conversations of" in note and f"the first in line 1 of '{path}'" in note
 
 
 def lines(path, numbers):

@@ -114,6 +114,31 @@ def test_a_template_that_raises_is_named_with_the_line(folder):
         opened(folder, strict).encode(Conversation(TURNS, "line 1"))
 
 
+@pytest.mark.parametrize("template", ["", CHATML])
+def test_a_role_that_nobody_knows_is_named_with_its_line(folder, template):
+    turns = (*TURNS[:2], Turn("asistant", "four"), *TURNS[3:])
+    with pytest.raises(DataError, match="line 1 has the role 'asistant', unknown to"):
+        opened(folder, template).encode(Conversation(turns, "line 1"))
+
+
+def test_a_template_may_name_a_role_of_its_own(folder):
+    pytest.importorskip("transformers", reason="needs the package transformers")
+    encoder = opened(folder, "{# critic #}" + CHATML)
+    turns = (Turn("critic", "be brief"), *TURNS[1:3])
+    assert answers(encoder, turns) == ["four<|im_end|>\n"]
+
+
+def test_a_tokenizer_that_cuts_and_fills_its_texts_takes_them_whole_here(folder, tmp_path):
+    cutting = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    cutting.enable_truncation(4)
+    cutting.enable_padding(length=6)
+    cutting.save(str(tmp_path / "tokenizer.json"))
+    whole = opened(folder).encode(Conversation(TURNS, "line 1"))[0]
+    encoder = ConversationEncoder.open(str(tmp_path), 512)
+    found = encoder.encode(Conversation(TURNS, "line 1"))[0]
+    assert len(found) >= len(whole) > 6
+
+
 def test_settings_that_are_not_json_are_refused(folder):
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(DataError, match="tokenizer_config.json' is not JSON"):

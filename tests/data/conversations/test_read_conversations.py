@@ -58,11 +58,18 @@ def test_an_input_stands_below_its_instruction(tmp_path):
         ({"messages": [{"role": "user"}]}, "has a message without a role and a text"),
         ({"messages": [{"role": "user", "content": "?"}]}, "no message of the assistant to learn"),
         ("", "has no line to learn from"),
+        ({"instruction": "?", "input": 5, "output": "!"}, "line 1 .* has an input that is no text"),
+        ('{"prompt": "?", "response": "\\ud800"}', "line 1 .* half of a surrogate pair"),
     ],
 )
 def test_a_line_that_cannot_be_learned_is_named(tmp_path, record, said):
     with pytest.raises(DataError, match=said):
         read_conversations(written(tmp_path, record))
+
+
+def test_a_role_may_be_written_in_capitals(tmp_path):
+    turns = turns_of(tmp_path, {"messages": [said("Human", "2 + 2?"), said("Assistant", "4")]})
+    assert [role for role, _ in turns] == ["user", "assistant"]
 
 
 def said(role, content):
@@ -98,6 +105,7 @@ def test_two_answers_have_one_beginning_of_which_nothing_is_learned(tmp_path, re
         {"chosen": GOOD, "rejected": BAD},
         {"prompt": "2 + 2?", "chosen": "4"},
         {"prompt": "2 + 2?", "chosen": "4", "rejected": []},
+        {"prompt": "2 + 2?", "chosen": "4", "rejected": "4"},
     ],
 )
 def test_a_line_without_two_answers_to_a_prompt_is_named(tmp_path, record):
@@ -115,7 +123,8 @@ def test_pairs_of_which_one_is_cut_off_are_left_out_and_counted():
 
     rows = PreferenceRows([(encoded(6), encoded(5)), (encoded(6), encoded(40))], 8)
     assert len(rows) == 1 and rows.notes == [
-        "1 preferences have no two answers in 8 tokens: left out"
+        "1 preferences are longer than 8 tokens and were cut",
+        "1 preferences have no two answers in 8 tokens: left out",
     ]
     (tokens, labels), reference = rows[0]
     assert tokens.shape == labels.shape == (2, 8) and reference.shape == (2,)

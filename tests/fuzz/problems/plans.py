@@ -119,4 +119,6 @@ def finished(rng: Random, words: list[str], ranks: int, module: dict[str, Any]) 
             text.append(f"accumulate={rng.choice((2, 3))}")
     if module["blocks"] and rng.random() < 0.2:
         text.append(f"recompute={rng.choice(('blocks', 'selective', 'every:2'))}")
+    if ranks > 1 and module["kind"] == "tokens" and rng.random() < 0.3:
+        text.append("kernels=on")
     return Layout(" ".join(text), ranks)

@@ -1,12 +1,14 @@
 """`--plan "auto …"`: what is chosen for a recipe's batch, and that a run which goes on keeps it."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from stepladder import job
 from stepladder.errors import StepladderError
-from stepladder.job.opening.automatic_plan import kept_plan
+from stepladder.job.opening import automatic_plan
+from stepladder.job.opening.automatic_plan import kept_plan, words_where_none
 from stepladder.plan import Plan, read_recipe
 from stepladder.record import read_journal
 
@@ -92,3 +94,27 @@ def test_the_plan_that_is_kept_is_fitted_to_ranks_and_to_another_batch(tmp_path)
     assert kept_plan(larger, elastic=False) is None  # begun anew
     kept = kept_plan(larger, elastic=True)
     assert kept and kept[0].batch.sequences is None and kept[0].batch.micro == 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "elastic", "compiles", "words"),
+    [("500", False, True, "auto"), ("499", False, True, ""), ("500", True, True, ""),
+     ("500", False, False, "")],
+)  # fmt: skip
+def test_a_long_run_on_a_gpu_tries_plans_where_none_is_named(
+    steps, elastic, compiles, words, monkeypatch
+):
+    monkeypatch.setattr(automatic_plan, "can_compile", lambda device: compiles)
+    recipe = read_recipe(None, [*TINY, "--train.steps", steps])
+    assert words_where_none(recipe, [], elastic=elastic) == words
+
+
+def test_a_plan_that_is_tried_where_none_is_named_is_the_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    opening = import_module("stepladder.job.open_job")  # a function has its name
+    words = "auto tune=60 compile=off kernels=off bf16"
+    monkeypatch.setattr(opening, "words_where_none", lambda recipe, training, elastic: words)
+    for named, folder, precision in ((None, "a", "bf16"), ("fp32", "b", "fp32")):
+        job.train(settings=[*TINY, "--run.folder", str(tmp_path / folder)], plan=named)
+        assert plan_in(tmp_path / folder).precision.compute == precision
+    assert "only one plan was left to try" in because(tmp_path / "a")[0]

@@ -21,7 +21,7 @@ FEWER_HEADS = "not (gradients_are_those_of_attention and shape1)"  # in plain to
 FILES = (
     # In one process, which takes seconds to start.
     (
-        "test_adamw test_cross_entropy attention/test_exact_attention",
+        "test_adamw test_class_slices test_cross_entropy attention/test_exact_attention",
         f"{SMALL} and {FEWER_HEADS}",
     ),
     ("attention/test_exact_attention", EVERY),

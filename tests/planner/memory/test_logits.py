@@ -56,15 +56,21 @@ def test_the_fused_head_moves_a_third_and_holds_a_chunk() -> None:
     assert backward_logit_bytes(LLAMA_1B, sizes) == weight
 
 
-def test_a_small_vocabulary_or_several_ranks_keep_the_plain_loss() -> None:
+def test_a_small_vocabulary_keeps_the_plain_loss() -> None:
     small = replace(FACTS, vocab=1000)
     plain, asked = (
         sizes_of(small, SettledPlan(Plan.parse(f"bf16 micro=1{w}").settle(1)))
         for w in ("", " kernels=on")
     )
     assert logit_traffic_bytes(small, asked) == logit_traffic_bytes(small, plain)
-    several = SettledPlan(Plan.parse("bf16 zero3 micro=1 kernels=on").settle(2))
-    assert not sizes_of(FACTS, several).fused_head
+
+
+def test_each_tensor_parallel_rank_holds_its_classes_of_a_chunk() -> None:
+    halves = SettledPlan(Plan.parse("bf16 micro=8 tensor=2 kernels=on").settle(2))
+    sizes = sizes_of(LLAMA_1B, halves)
+    weight = 2048 * 128256 * 4 / 2
+    assert forward_logit_bytes(LLAMA_1B, sizes) == 8192 * 128256 * 2 / 2 + weight
+    assert backward_logit_bytes(LLAMA_1B, sizes) == weight
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,15 @@ from stepladder.hardware import find_device
 from stepladder.plan import Plan
 from stepladder.rehearse.rehearse_step import settled_for
 from stepladder.rehearse.time.fusion import fused
-from stepladder.rehearse.time.operations import ASKING, ATTENTION, CONVOLUTION, PRODUCT
+from stepladder.rehearse.time.host_cost import BEGINNING, HostCost
+from stepladder.rehearse.time.operations import (
+    ASKING,
+    ATTENTION,
+    CONVOLUTION,
+    COPYING,
+    PRODUCT,
+    RECURRENT,
+)
 from stepladder.rehearse.time.prices import prices_of
 from stepladder.rehearse.time.step_time import step_operations
 
@@ -109,5 +117,84 @@ def test_what_is_computed_again_in_backward_is_known_as_such():
     assert [one.again for one in first] == [False, False, True, True]
     prices = prices_of(find_device("H200"), Plan(), None)
     each = prices.of_all(again)
-    begun = [p for one, p in zip(again, each) if p.host > 50 * prices.speeds["fp32"].launch_seconds]
+    many = 50 * prices.speeds["fp32"].launch_seconds
+    begun = [p for one, p in zip(again, each) if one.again and p.host > many]
     assert len(begun) == 2  # each block once
+
+
+def test_a_block_that_also_computes_without_gradients_is_asked_for_once():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = nn.Linear(WIDE, WIDE), nn.Linear(WIDE, WIDE)
+
+        def forward(self, x):
+            x = self.one(x)
+            with torch.no_grad():
+                turn = torch.cos(x)
+            return self.two(x * turn)
+
+    layers = nn.Sequential(*(Block() for _ in range(3)))
+    net = nn.Sequential(layers, nn.Linear(WIDE, CLASSES))
+    found = operations(net, batch(), "fp32 recompute=blocks")
+    prices = prices_of(find_device("H200"), Plan(), None)
+    many = 50 * prices.speeds["fp32"].launch_seconds
+    dear = [
+        o.name for o, price in zip(found, prices.of_all(found)) if o.again and price.host > many
+    ]
+    assert len(dear) == 3
+
+
+def test_a_recurrent_layer_takes_its_steps_one_after_another():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells, self.head = nn.LSTM(WIDE, INNER, 2, batch_first=True), nn.Linear(INNER, 8)
+
+        def forward(self, x):
+            return self.head(self.cells(x)[0])
+
+    def cells(steps):
+        given = torch.randn(4, steps, WIDE), torch.randint(0, 8, (4, steps))
+        return [one for one in operations(Words(), given, "bf16") if one.kind == RECURRENT]
+
+    forward, backward = cells(24)
+    assert (forward.lanes, backward.lanes) == (2 * 24, 2 * 24) and backward.backward
+    assert forward.products[0][:3] == (4, INNER, 4 * INNER)  # of each step
+    assert {shape[:3] for shape in forward.products[1:]} == {
+        (4 * 24, WIDE, 4 * INNER), (4 * 24, INNER, 4 * INNER),
+    }  # fmt: skip
+    prices = prices_of(find_device("H200"), Plan(), None)
+    longer = cells(48)[0]
+    assert prices.of(longer).device == pytest.approx(2 * prices.of(forward).device, rel=0.1)
+    assert prices.of(longer).host == pytest.approx(2 * prices.of(forward).host, rel=0.1)
+
+
+def test_a_compiler_pads_products_of_odd_vocabularies_and_eager_torch_does_not():
+    odd, even = (
+        operations(
+            nn.Sequential(nn.Linear(WIDE, n)),
+            (torch.randn(4096, WIDE), torch.zeros(4096).long()),
+            "bf16",
+        )
+        for n in (1001, 1008)
+    )
+    for made, slower in ((odd, True), (fused(odd), False)):
+        prices = prices_of(find_device("H200"), Plan(), None)
+        spent = [
+            sum(prices.of(o).device for o in each if o.kind == PRODUCT) for each in (made, even)
+        ]
+        assert (spent[0] > 1.2 * spent[1]) == slower
+    assert sum(one.name == "padded" for one in fused(odd)) >= 1
+    assert not any(one.name == "padded" for one in fused(even))
+
+
+def test_a_step_costs_its_host_more_than_its_kernels_do():
+    found = operations(mlp(), batch())
+    host = HostCost(1e-5, prices_of(find_device("H200"), Plan(), None).host.factors)
+    (begins,) = (one for one in found if one.kind == COPYING)
+    assert host.seconds(begins) > BEGINNING * 1e-5
+    assert not any(host.seconds(one) for one in found if one.kind == ASKING)
+    (plain,) = (one for one in found if one.name == "gelu")
+    alone = HostCost(1e-5, host.factors, processor=True)  # which asks itself, in the same caches
+    assert host.seconds(plain) > 1.5 * alone.seconds(plain)

@@ -17,7 +17,8 @@ from stepladder.rungs.cuda_graphs.cuda_graph import signature
         (
             "bf16 ddp replicate=2",
             "cuda",
-            "graphs: are recorded on one rank, and replicate=2 has 2. Leave graphs out.",
+            "graphs: replay kernels of one rank alone, and ranks of replicate=2 exchange gradients "
+            "from hooks that no replay calls. Leave them out.",
         ),
         (
             "bf16 offload=activations",
@@ -31,6 +32,22 @@ def test_what_cannot_be_recorded_is_refused(text, device, problem):
     limits = DeviceLimits(device, kind=device)
     [found] = broken_rules(Plan.parse(f"{text} graphs=on"), device=limits)
     assert str(found) == problem
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        ("zero3 shard=2", "zero3 gathers parameters to other addresses in every step"),
+        ("zero1 shard=2", "ranks of shard=2 exchange gradients from hooks that no replay calls"),
+        ("tensor=2", "tensor=2 has ranks wait for each other inside blocks"),
+        ("context=2", "context=2 gathers keys inside attention"),
+        ("experts=2", "experts=2 sends as many rows as routers choose"),
+        ("pipeline=2 micro=1 accumulate=2", "pipeline=2 sends and receives between kernels"),
+    ],
+)
+def test_several_ranks_are_refused_for_what_a_recording_lacks_there(layout, reason):
+    [found] = broken_rules(Plan.parse(f"bf16 {layout} graphs=on"), device=DeviceLimits("gpu"))
+    assert str(found) == f"graphs: replay kernels of one rank alone, and {reason}. Leave them out."
 
 
 @pytest.mark.parametrize("text", ["bf16 compile=on", "fp32", "bf16 batch=8 micro=2"])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from stepladder.plan import SettledPlan
 from stepladder.rungs.data_parallel import distribute as chosen
 from stepladder.rungs.data_parallel.ddp import replicate_by_blocks
 from tests.ranks import run
@@ -57,7 +58,7 @@ def by_blocks(optimizer):
     before, chosen.replicate = (
         chosen.replicate,
         lambda m, p, w: replicate_by_blocks(
-            m, [(f"blocks.{i}", b) for i, b in enumerate(m.blocks)], p, w
+            m, [(f"blocks.{i}", b) for i, b in enumerate(m.blocks)], SettledPlan(p, "cpu"), w
         ),
     )
     try:

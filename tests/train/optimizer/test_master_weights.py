@@ -7,8 +7,6 @@ import torch
 
 from stepladder.errors import PlanError
 from stepladder.model import build
-from stepladder.plan import Plan
-from stepladder.plan.settled.settle import broken_rules
 from stepladder.rungs.precision.precision import accumulate_in_float32
 from stepladder.train import as_batch, climb
 from tests.train.toys import llama, ragged
@@ -132,10 +130,3 @@ def test_a_step_that_is_not_finite_is_not_counted():
 def test_what_keeps_no_masters_is_refused():
     with pytest.raises(PlanError, match="optimizer: sgd keeps no masters, and bf16-master needs"):
         run_of("bf16-master", "sgd lr=0.1")
-
-
-def test_micro_batches_of_several_ranks_are_refused_by_name():
-    [problem] = broken_rules(Plan.parse("bf16-master ddp replicate=2 micro=1 batch=4"))
-    assert "precision: bf16-master adds up micro-batches in float32" in str(problem)
-    assert broken_rules(Plan.parse("bf16-master ddp replicate=2 micro=2 batch=4")) == []
-    assert broken_rules(Plan.parse("bf16-master pipeline=2 micro=1 batch=4")) == []

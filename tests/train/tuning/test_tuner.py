@@ -12,9 +12,10 @@ import stepladder as sl
 from stepladder.errors import PlanError
 from stepladder.plan import Plan
 from stepladder.record.user_cache import cache_path
+from stepladder.train.tuning.contest import Contest
 from stepladder.train.tuning.remembered import recall
 from stepladder.train.tuning.trial import Trial
-from stepladder.train.tuning.tuner import decide, make_tuner
+from stepladder.train.tuning.tuner import explain, make_tuner
 from stepladder.world import Place
 from tests.soak import soak_after
 
@@ -31,7 +32,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def short_rounds(monkeypatch):
     """Nothing here depends on which plan is faster, so a step or two of each are timed."""
-    monkeypatch.setattr("stepladder.train.tuning.trial.ROUND_SECONDS", 0.005)
+    monkeypatch.setattr("stepladder.train.tuning.trial.TURN_SECONDS", 0.005)
 
 
 class Net(nn.Module):
@@ -273,30 +274,23 @@ def trial(text, milliseconds, gib=1.0, **numbers):
     return Trial(Plan.parse(text), milliseconds / 1e3, 1.0, int(gib * 2**30), **known)
 
 
-def test_the_fastest_is_chosen():
+def test_a_choice_is_explained_by_its_time_and_memory():
     trials = [trial("bf16", 100), trial("bf16 compile=whole", 50), trial("bf16 compile=blocks", 60)]
-    chosen, because = decide(trials, Plan())
-    assert chosen is trials[1]
-    assert because == (
+    assert explain(trials[1], trials) == (
         "the fastest of 3 tried here, 50 ms a step against 100 ms without compilation, 1.00 GiB"
     )
 
 
-def test_of_equally_fast_plans_the_one_of_least_memory_is_chosen():
-    trials = [trial("bf16 compile=whole kernels=on", 50, 2), trial("bf16 compile=whole", 50.9, 1)]
-    assert decide(trials, Plan())[0] is trials[1]
-
-
 def test_more_memory_than_plain_compilation_is_said():
     trials = [trial("bf16 compile=whole", 60, 1), trial("bf16 compile=whole kernels=on", 50, 2)]
-    assert decide(trials, Plan())[1].endswith("2.00 GiB (compiled without kernels: 1.00 GiB)")
+    said = explain(trials[1], trials)
+    assert said.endswith("2.00 GiB (compiled without kernels: 1.00 GiB)")
 
 
-def test_a_plan_that_was_dropped_is_not_chosen():
+def test_a_plan_that_computes_another_loss_is_dropped():
     slow, fast = trial("bf16", 100), trial("bf16 compile=whole", 50, loss=2.1)
     dropped = fast.held_against(slow)
     assert dropped.dropped == "its first loss is 2.1 and not 2"
-    assert decide([slow, dropped], Plan())[0] is slow
     assert "dropped, its first loss" in str(dropped)
 
 
@@ -324,8 +318,7 @@ def test_random_numbers_may_move_the_first_loss():
 def test_nothing_is_said_of_a_plan_that_did_not_end():
     eager = Trial(Plan.parse("bf16"), dropped="out of memory")
     trials = [eager, trial("bf16 compile=whole", 60), trial("bf16 compile=blocks", 50)]
-    chosen, because = decide(trials, Plan())
-    assert chosen is trials[2] and "without compilation" not in because
+    assert "without compilation" not in explain(trials[2], trials)
 
 
 class Growing:
@@ -425,6 +418,35 @@ def test_parameters_that_are_made_from_the_sample_are_tried():
     assert "the fastest of 2 tried here" in run.because
 
 
+class Large(Net):
+    """Whose device has memory for three rows."""
+
+    def forward(self, x):
+        if len(x) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return self.last(torch.relu(self.first(x)))
+
+
+def large():
+    torch.manual_seed(0)
+    return Large()
+
+
+def test_a_batch_too_large_for_every_plan_is_tried_in_micro_batches():
+    run, losses, *_ = train(QUICK, sampled=True, module=large())
+    assert run.plan.batch.micro == 2 and "the fastest of 2 tried here" in run.because
+    again, *_ = train(QUICK, sampled=True, module=large())
+    assert again.plan == run.plan and "(tried 20" in again.because
+    _, wanted, *_ = train(str(run.plan), sampled=True, module=large())
+    assert losses == wanted
+
+
+def test_a_micro_batch_that_is_written_is_kept_where_it_is_too_large():
+    run, *_ = train(f"{QUICK} micro=4", sampled=True, module=large())
+    assert run.plan.batch.micro == 4 and "no plan could be tried" in run.because
+    assert not any("micro=2" in event for event in run.events)
+
+
 def test_a_loss_that_is_not_a_number_everywhere_drops_no_plan():
     nan = {"loss": float("nan"), "norm": float("nan")}
     held = trial("bf16 compile=whole", 50, **nan).held_against(trial("bf16", 100, **nan))
@@ -519,23 +541,34 @@ def test_a_step_is_not_taken_twice_where_the_same_bits_are_only_free():
 def test_steps_are_recorded_where_they_wait_for_the_host(host, left, outcome, monkeypatch):
     tried = []
     monkeypatch.setattr(
-        "stepladder.train.tuning.tuner.try_plan",
-        lambda plan, *rest: tried.append(plan) or trial(str(plan), 4),
+        "stepladder.train.tuning.contest.try_plan",
+        lambda plan, *rest: (tried.append(plan) or trial(str(plan), 4), None),
     )
+    monkeypatch.setattr("stepladder.train.tuning.contest.Contest.make_room", lambda self: None)
     tuner = make_tuner(
         ["tune=60"], torch.device("cuda"), place=Place(), whole=True, exact=False, compiles=True
     )
-    before = [
-        trial("bf16", 20),
-        replace(trial("bf16 compile=whole kernels=on", 10), host_seconds=host, first_seconds=5.0),
-        trial("bf16 compile=blocks", 1),
-    ]
-    began = time.perf_counter() - 60 + left
-    [made] = tuner.try_recorded(before, began, nn.Linear(1, 1), None, None, None)
+
+    def contest():
+        began = time.perf_counter() - 60 + left
+        return Contest(nn.Linear(1, 1), None, None, None, CPU, 60, tuner.say, tuner.begin, began)
+
+    base = trial("bf16 compile=whole kernels=on", 10)
+    base = replace(base, host_seconds=host, first_seconds=5.0)
+    first = contest()
+    tuner.try_recorded(first, base)
+    [made] = first.trials
     assert str(made.plan).startswith("bf16 compile=whole kernels=layout,matmuls graphs=on")
     assert made.dropped == outcome and len(tried) == (not outcome)
+    tuner.try_recorded(first, base)
+    assert len(first.trials) == 1  # not tried twice
+    for other in ("bf16", "bf16 compile=blocks"):
+        tuner.try_recorded(first, replace(trial(other, 10), host_seconds=host))
+    assert len(first.trials) == 1
     tuner.written = frozenset({"graphs"})
-    assert not tuner.try_recorded(before, began, nn.Linear(1, 1), None, None, None)
+    again = contest()
+    tuner.try_recorded(again, base)
+    assert not again.trials
 
 
 def test_on_a_terminal_a_plan_is_named_while_it_is_tried(monkeypatch, capsys):

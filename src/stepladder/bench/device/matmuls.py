@@ -35,7 +35,7 @@ Multiply = Callable[[Tensor, Tensor], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class MatmulWay:
+class MatmulVariant:
     """One way of writing a product of square matrices."""
 
     name: str
@@ -98,21 +98,21 @@ def one_loop(left: Tensor, right: Tensor) -> Tensor:
     return torch.stack([torch.mv(right.T, row) for row in left])
 
 
-def ways_here(device: torch.device) -> list[MatmulWay]:
+def ways_here(device: torch.device) -> list[MatmulVariant]:
     """From the slowest to the library, all on matrices of one size."""
     if device.type != "cuda":
         return [
-            MatmulWay("three loops in Python", LOOPED, "fp32", three_loops),
-            MatmulWay("one loop, torch.mv inside", LOOPED, "fp32", one_loop),
-            MatmulWay("torch.mm", LOOPED, "fp32", torch.mm),
+            MatmulVariant("three loops in Python", LOOPED, "fp32", three_loops),
+            MatmulVariant("one loop, torch.mv inside", LOOPED, "fp32", one_loop),
+            MatmulVariant("torch.mm", LOOPED, "fp32", torch.mm),
         ]
-    library = MatmulWay("torch.mm", COMPARED, "bf16", torch.mm)
+    library = MatmulVariant("torch.mm", COMPARED, "bf16", torch.mm)
     if triton is None:
         return [library]
     tile = programs.tile_for(device)
     return [
-        MatmulWay("an element a lane", COMPARED, "bf16", programs.by_element),
-        MatmulWay("a tile a program", COMPARED, "bf16", partial(programs.by_tile, tile=tile)),
+        MatmulVariant("an element a lane", COMPARED, "bf16", programs.by_element),
+        MatmulVariant("a tile a program", COMPARED, "bf16", partial(programs.by_tile, tile=tile)),
         library,
     ]
 
@@ -125,7 +125,7 @@ def measure_matmuls(device: torch.device, budget: float) -> Iterator[MatmulTimin
     known = table_row(device)
     peak, stated = best.flops_per_second or 0.0, known.peak(compute) if known else None
     slowest: float | None = None
-    for row in (*(measure_way(way, device, budget) for way in ways), best):
+    for row in (*(measure_variant(way, device, budget) for way in ways), best):
         rate = row.flops_per_second
         slowest = slowest or rate
         if rate is None or slowest is None:
@@ -146,7 +146,7 @@ def fastest_square(device: torch.device, compute: str, budget: float) -> MatmulT
     return max(rows, key=lambda row: row.flops_per_second or 0.0)
 
 
-def measure_way(way: MatmulWay, device: torch.device, budget: float) -> MatmulTiming:
+def measure_variant(way: MatmulVariant, device: torch.device, budget: float) -> MatmulTiming:
     left, right = (draw((way.size, way.size), way.compute, device) for _ in range(2))
     answer = way.multiply(left, right)
     product, compiled = answer if isinstance(answer, tuple) else (answer, None)

@@ -68,6 +68,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     configure_price(parser)
     configure_rehearsal(parser)
     parser.add_argument(
+        "--expert-load", type=float, metavar="X", help="of the busiest rank, over an even share"
+    )
+    parser.add_argument(
         "--calibration", metavar="FILE", help="what 'stepladder calibrate' wrote; or none"
     )
     parser.add_argument("--all", action="store_true", help="also every loser and why")
@@ -90,11 +93,14 @@ def run(options: argparse.Namespace) -> int:
     plan = carried.plan if carried else read_plan(options.plan)
     if plan is not None:
         return run_one(options, facts, cluster, calibration, plan, carried, priced)
+    if options.expert_load is not None:
+        problem = "is of one plan that spreads experts, and plans are searched for"
+        raise PlanError("--expert-load", problem, "Name the plan by --plan.")
     choices = search(facts, cluster, batch=options.batch, calibration=calibration)
     best, explanation = choices.best.plan, explain(choices)
     keep(options, best, choices.forecasts)
-    told = choices.forecasts[0]
-    rehearsed = partial(rehearse_named, options, facts, cluster, best, told, calibration)
+    best_forecast = choices.forecasts[0]
+    rehearsed = partial(rehearse_named, options, facts, cluster, best, best_forecast, calibration)
     played = rehearsed() if options.rehearse else None
     if options.json:
         said = rehearsal_json(played) if played else {}
@@ -102,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         show_search(choices, explanation, options, priced)
         if played:
-            show_rehearsal(played, told)
+            show_rehearsal(played, best_forecast)
     return DOES_NOT_FIT if played and not played.fits else 0
 
 
@@ -155,7 +161,8 @@ def run_one(
             plan, batch=BatchSplit(options.batch, plan.batch.micro, plan.batch.micro_batches)
         )
     plan = check_plan(facts, plan, cluster)
-    found = forecast(facts, plan, cluster, calibration)
+    load = 1.0 if options.expert_load is None else options.expert_load
+    found = forecast(facts, plan, cluster, calibration, expert_load=load)
     shorter = partial(find_facts, options.model) if is_named(options) else None
     remedies = (
         [] if found.fits else find_remedies(facts, plan, cluster, calibration, shorter=shorter)

@@ -1,4 +1,4 @@
-"""`stepladder lab`, `lab next` and `lab solution`: which labs there are, which is next, ours."""
+"""`stepladder lab`, `lab next` and `lab solution`: the labs, the next one, and our solutions."""
 
 from __future__ import annotations
 

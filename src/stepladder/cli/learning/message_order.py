@@ -30,7 +30,7 @@ class Order:
 
     queues: dict[int, deque[Event]]
     clock: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
-    on_the_way: defaultdict[tuple[int, int], deque[int]] = field(
+    in_flight: defaultdict[tuple[int, int], deque[int]] = field(
         default_factory=lambda: defaultdict(deque)
     )
     found: list[Communication] = field(default_factory=list)
@@ -40,11 +40,11 @@ class Order:
         event = self.queues[rank][0]
         if event["kind"] == "send":
             self.clock[rank] += 1
-            self.on_the_way[rank, event["peer"]].append(self.clock[rank])
+            self.in_flight[rank, event["peer"]].append(self.clock[rank])
             ends = (rank, event["peer"])
             self.found.append(Communication(self.clock[rank], MESSAGE, ends, event["bytes"]))
         elif event["kind"] == "recv":
-            waiting = self.on_the_way[event["peer"], rank]
+            waiting = self.in_flight[event["peer"], rank]
             if not waiting:
                 return False
             self.clock[rank] = max(self.clock[rank], waiting.popleft())

@@ -51,7 +51,7 @@ def stacked(heights: list[float]) -> tuple[Any, Any]:
 
 
 def draw_messages(axes: Any, act: Act) -> None:
-    """Who told whom, in the order in which it had to happen: time goes to the right."""
+    """Who sent to whom, in the order in which it had to happen: time goes to the right."""
     talks = communications(act)
     shown = talks[:MOST]
     for one in shown:

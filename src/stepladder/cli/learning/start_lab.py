@@ -29,18 +29,18 @@ def start(lab: Lab, options: argparse.Namespace) -> int:
     source = lab.lesson.read_text(encoding="utf-8")
     text = adapter(lab, path.name) if options.adapter else starter(source)
     write_new(path, text, force=options.force)
-    told = tell_assistants(path.parent)
+    agents_file = tell_assistants(path.parent)
     left = [{"line": line, "part": words} for line, words in parts_left(text)]
     command = f"stepladder lab check {lab.name}" + (f" {path}" if options.file else "")
     asked = question(source).words
     if options.json:
         found = {"lab": lab.name, "file": str(path), "parts": left, "check": command}
-        as_json({**found, "assistants": told and str(told), "question": asked})
+        as_json({**found, "assistants": agents_file and str(agents_file), "question": asked})
         return 0
     print(f"{lab.title}\n\n{wrapped(f'Claim: {claim(source)}')}\n")
     print(f"Written: {path}")
-    if told:
-        print(f"Written: {told}, which asks AI assistants to teach and not to solve")
+    if agents_file:
+        print(f"Written: {agents_file}, which asks AI assistants to teach and not to solve")
     for number, part in enumerate(left, start=1):
         print(wrapped(f"line {part['line']}: {part['part']}", f"  {number}. "))
     print(f"\n{wrapped(f'Predict first: {asked}')}\n  stepladder lab predict {lab.name} NUMBER")

@@ -63,10 +63,10 @@ def forecast(given: Fields) -> dict[str, Any]:
     commands = {"plan": form.plan_command(), "train": form.train_command()}
     priced = price_of(amount(form), WORLD_GRAMS_PER_KWH, facts, cluster)
     # By its name, which can be read again with shorter sequences.
-    told = plan(form.model_text, cluster, plan=form.plan_text, sequence=sequence_of(form))
-    found = told.forecast
+    planned = plan(form.model_text, cluster, plan=form.plan_text, sequence=sequence_of(form))
+    found = planned.forecast
     return {
-        "forecast": one_json(found, priced, told.remedies),
+        "forecast": one_json(found, priced, planned.remedies),
         "price": priced.line(found),
         "rent": priced.rent(cluster),
         "commands": commands,

@@ -38,14 +38,14 @@ def rehearse_named(
     facts: Facts,
     cluster: Cluster,
     plan: Plan,
-    told: Forecast,
+    by_formula: Forecast,
     calibration: Calibration | None = None,
 ) -> RehearsedPlan:
     """Rehearse the plan of the model that the command names."""
     with loading():
         from stepladder.rehearse.rehearsed_plan import rehearse_plan
 
-    return rehearse_plan(subject_of(options, facts), facts, cluster, plan, told, calibration)
+    return rehearse_plan(subject_of(options, facts), facts, cluster, plan, by_formula, calibration)
 
 
 def subject_of(options: argparse.Namespace, facts: Facts) -> RehearsalSubject:
@@ -58,25 +58,25 @@ def subject_of(options: argparse.Namespace, facts: Facts) -> RehearsalSubject:
     return subject_of_code(code, options.sequence)
 
 
-def show_rehearsal(found: RehearsedPlan, told: Forecast) -> None:
+def show_rehearsal(found: RehearsedPlan, by_formula: Forecast) -> None:
     """The rehearsed peaks beside the formula's, by owner; the moment and tensors of the peak."""
     most = found.ranks[0]
-    formula, real = told.memory.by_owner(), most.memory.by_owner()
+    formula, real = by_formula.memory.by_owner(), most.memory.by_owner()
     real["context"] = formula["context"]  # of the driver: no rehearsal sees it
     rows: list[list[object]] = [
         [owner.replace("_", " "), gib(real[owner]), gib(formula[owner])]
         for owner in real
         if real[owner] + formula[owner]
     ]
-    for words, mine, theirs in totals(most, told):
+    for words, mine, theirs in totals(most, by_formula):
         rows.append([words, gib(mine), gib(theirs)])
     which = f": rank {most.rank} of {most.ranks} needs most" if most.ranks > 1 else ""
     print(f"Rehearsed in {found.seconds:.1f} s{which}")
     table("", ["GiB a device", "rehearsed", "formula"], rows)
-    apart = told.memory.allocated_bytes / most.allocated_bytes - 1
+    apart = by_formula.memory.allocated_bytes / most.allocated_bytes - 1
     print(f"The formula's allocated peak is {signed_percent(apart)} off the rehearsed one.")
     if found.time:
-        show_time(found.time, told)
+        show_time(found.time, by_formula)
     print(f"The peak is in {most.phase}, at {most.module or 'the root of the module'}.")
     tensors = [
         [
@@ -98,9 +98,9 @@ def show_rehearsal(found: RehearsedPlan, told: Forecast) -> None:
     print()
 
 
-def show_time(found: StepTime, told: Forecast) -> None:
+def show_time(found: StepTime, by_formula: Forecast) -> None:
     low, high = found.interval.low, found.interval.high
-    said = f", {told.time.step_seconds:.3g} s by the formula" if told.time else ""
+    said = f", {by_formula.time.step_seconds:.3g} s by the formula" if by_formula.time else ""
     print(
         f"A step takes {found.step_seconds:.3g} s by its {found.kernels:,} kernels, between "
         f"{low:.3g} and {high:.3g} nine times in ten{said}; asking for them takes the host "
@@ -120,12 +120,12 @@ def show_end(found: RehearsedPlan, limit_bytes: int) -> None:
         table("Changes, cheapest first, each rehearsed", columns, rows, ["change"])
 
 
-def totals(most: Rehearsal, told: Forecast) -> list[tuple[str, int, int]]:
-    context = told.memory.context
+def totals(most: Rehearsal, by_formula: Forecast) -> list[tuple[str, int, int]]:
+    context = by_formula.memory.context
     return [
-        ("allocated peak", most.allocated_bytes, told.memory.allocated_bytes),
-        ("reserved peak", most.reserved_bytes, told.memory.reserved_bytes),
-        ("in use on the device", most.reserved_bytes + context, told.memory.peak_bytes),
+        ("allocated peak", most.allocated_bytes, by_formula.memory.allocated_bytes),
+        ("reserved peak", most.reserved_bytes, by_formula.memory.reserved_bytes),
+        ("in use on the device", most.reserved_bytes + context, by_formula.memory.peak_bytes),
     ]
 
 

@@ -43,6 +43,9 @@ def show_forecast(found: Forecast, priced: Priced) -> None:
         bar(f"time    {found.time.step_seconds:.3g} s a step, {span}", found.time.by_cause(), "s")
         rate = found.tokens_per_second_per_device or 0.0
         print(f"{rate:,.0f} {priced.unit}/s a device, MFU {percent(found.mfu)}")
+    if found.expert_sent_bytes is not None:
+        sent = found.expert_sent_bytes / GIB
+        print(f"{sent:.3g} GiB a step from each rank to the experts of others and back")
     for reason in found.reasons:
         print(reason)
     print(f"{priced.line(found)}\n")

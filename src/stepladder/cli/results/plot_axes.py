@@ -9,7 +9,7 @@ from typing import Any
 from .tables import digits, size
 
 MANY = 9  # numbers beside an axis
-THOUSANDS = 1e3  # from here on digits are told in groups
+THOUSANDS = 1e3  # from here on digits are grouped
 
 
 def count_whole(axis: Any) -> None:

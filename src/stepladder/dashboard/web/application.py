@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from stepladder.dashboard.journal_index import JournalIndex
 from stepladder.dashboard.run_facts import headline, run_facts
-from stepladder.dashboard.run_list import RunList, glimpse
+from stepladder.dashboard.run_list import RunList, state_from_journal_tail
 from stepladder.palette import style_sheet
 from stepladder.record import journal_path
 from stepladder.record.journal import to_json_safe
@@ -79,7 +79,7 @@ def listing(run_list: RunList, name: str) -> dict[str, Any]:
         changed: float | None = journal_path(folder).stat().st_mtime
     except OSError:  # the folder was deleted; what was read is still shown
         changed = None
-    known = headline(index) if index else {"state": glimpse(folder)}
+    known = headline(index) if index else {"state": state_from_journal_tail(folder)}
     return {"name": name, "changed": changed, **known}
 
 

@@ -32,13 +32,24 @@ class ConversationRows:
     """A source of rows of `length` tokens and their targets."""
 
     def __init__(
-        self, found: Sequence[Encoded], length: int, *, packed: bool, name: str = "conversations"
+        self,
+        found: Sequence[Encoded],
+        length: int,
+        *,
+        packed: bool,
+        name: str = "conversations",
+        empty: Sequence[str] = (),
     ) -> None:
+        """Cut and lay out conversations.
+
+        Args:
+            empty: where answers without words stand, for the notes.
+        """
         cuts = [cut_to(ids, answers, length) for ids, answers in found]
         self.encoded = [(ids, answers) for ids, answers in cuts if answers[1:].any()]
         self.length, self.packed, self.name = length, packed, name
         self.num_cut = sum(len(ids) > length + 1 for ids, _ in found)
-        self.num_lost = len(found) - len(self.encoded)
+        self.num_lost, self.empty = len(found) - len(self.encoded), empty
         if not self.encoded:
             problem = f"none of {len(found)} {name} has an answer in its first {length} tokens"
             raise DataError("model.sequence", problem, "Use longer rows.")
@@ -48,11 +59,11 @@ class ConversationRows:
     @property
     def notes(self) -> list[str]:
         """What a reader of the run should know of the data."""
-        if not self.num_cut:
-            return []
-        said = f"{self.num_cut} {self.name} are longer than {self.length} tokens and were cut"
-        lost = f"; {self.num_lost} of them had no answer before the cut and are left out"
-        return [said + lost * bool(self.num_lost)]
+        return [
+            *note(self.num_cut, f"{self.name} are longer than {self.length} tokens and were cut"),
+            *note(self.num_lost, f"{self.name} have no answer in {self.length} tokens: left out"),
+            *empty_answers(self.empty, self.name),
+        ]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -91,6 +102,16 @@ class ConversationRows:
         return f"row {index} of {self.name}"
 
 
+def note(count: int, said: str) -> list[str]:
+    return [f"{count} {said}"] if count else []
+
+
+def empty_answers(where: Sequence[str], name: str) -> list[str]:
+    """The note about answers of which nothing but their end is learned."""
+    first = f", the first in {where[0]}" if where else ""
+    return note(len(where), f"{name} have an answer without words{first}: its end alone is learned")
+
+
 def cut_to(ids: np.ndarray, answers: np.ndarray, length: int) -> Encoded:
     """What fits a row: its inputs, and one more token as the last target."""
     return ids[: length + 1], answers[: length + 1]
@@ -118,7 +139,13 @@ def open_conversations(
     chosen = choose_split(path, split, read_conversations)
     encoder = ConversationEncoder.open(tokenizer, vocabulary)
     found = [encoder.encode(one) for one in chosen]
-    return ConversationRows(found, length, packed=packed, name=f"conversations of '{path}'")
+    return ConversationRows(
+        found,
+        length,
+        packed=packed,
+        name=f"conversations of '{path}'",
+        empty=[one.where for one in chosen if one.has_empty_answer],
+    )
 
 
 def choose_split(path: Path, split: Split, read: Callable[[Path], list[Record]]) -> list[Record]:

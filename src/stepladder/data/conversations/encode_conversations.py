@@ -23,7 +23,7 @@ from stepladder.data.formats.optional_packages import import_optional
 from stepladder.data.formats.tokenize_text import BYTES, open_tokenizer
 from stepladder.errors import DataError
 
-from .read_conversations import Conversation, Turn
+from .read_conversations import KNOWN_ROLES, Conversation, Turn
 
 FIELD = "data.tokenizer"
 SETTINGS, TEMPLATE = "tokenizer_config.json", "chat_template.jinja"
@@ -69,8 +69,17 @@ class ConversationEncoder:
             answers |= (ends > begin) & (firsts < end)
         return ids, answers
 
+    def check_roles(self, conversation: Conversation) -> None:
+        """Refuse a role that nobody knows: a misspelt answer would not be learned."""
+        for turn in conversation.turns:
+            if turn.role not in KNOWN_ROLES and turn.role not in self.template:
+                who = "the chat template" if self.template else "anybody"
+                problem = f"{conversation.where} has the role '{turn.role}', unknown to {who}"
+                raise DataError("data.source", problem, f"Use {', '.join(KNOWN_ROLES)}.")
+
     def write(self, conversation: Conversation) -> tuple[str, list[Span]]:
         """The text, and where its answers stand."""
+        self.check_roles(conversation)
         if self.template:
             return self.write_by_template(conversation)
         text, spans = "", []

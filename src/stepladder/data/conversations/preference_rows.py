@@ -8,6 +8,7 @@ the logarithm of their probability, computed once and set before the first step.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from stepladder.data.sample_order import Integers
 from stepladder.data.validation_split import Split
 from stepladder.errors import DataError
 
-from .conversation_rows import choose_split
+from .conversation_rows import choose_split, empty_answers, note
 from .encode_conversations import ConversationEncoder
 from .read_conversations import read_preferences
 
@@ -30,13 +31,27 @@ Sample = tuple[tuple[Tensor, Tensor], Tensor]
 class PreferenceRows:
     """A source of pairs of answers."""
 
-    def __init__(self, found: list[Pair], length: int, *, name: str = "preferences") -> None:
+    def __init__(
+        self,
+        found: list[Pair],
+        length: int,
+        *,
+        name: str = "preferences",
+        empty: Sequence[str] = (),
+    ) -> None:
+        """Cut and lay out pairs.
+
+        Args:
+            empty: where answers without words stand, for the notes.
+        """
         cut = [[(ids[: length + 1], own[: length + 1]) for ids, own in pair] for pair in found]
         kept = [pair for pair in cut if all(own[1:].any() for _, own in pair)]
         if not kept:
             problem = f"none of {len(found)} {name} has two answers in its first {length} tokens"
             raise DataError("model.sequence", problem, "Use longer rows.")
         self.num_lost, self.length, self.name = len(found) - len(kept), length, name
+        self.num_cut = sum(any(len(ids) > length + 1 for ids, _ in pair) for pair in found)
+        self.empty = empty
         self.tokens = np.zeros((len(kept), 2, length), np.int32)
         self.labels = np.full_like(self.tokens, IGNORED)
         for row, pair in enumerate(kept):
@@ -49,10 +64,12 @@ class PreferenceRows:
     @property
     def notes(self) -> list[str]:
         """What a reader of the run should know of the data."""
-        if not self.num_lost:
-            return []
         return [
-            f"{self.num_lost} {self.name} have no two answers in {self.length} tokens: left out"
+            *note(self.num_cut, f"{self.name} are longer than {self.length} tokens and were cut"),
+            *note(
+                self.num_lost, f"{self.name} have no two answers in {self.length} tokens: left out"
+            ),
+            *empty_answers(self.empty, self.name),
         ]
 
     @property
@@ -85,4 +102,5 @@ def open_preferences(
     encoder = ConversationEncoder.open(tokenizer, vocabulary)
     pairs = choose_split(path, split, read_preferences)
     found = [(encoder.encode(chosen), encoder.encode(rejected)) for chosen, rejected in pairs]
-    return PreferenceRows(found, length, name=f"preferences of '{path}'")
+    empty = [one.where for one, other in pairs if one.has_empty_answer or other.has_empty_answer]
+    return PreferenceRows(found, length, name=f"preferences of '{path}'", empty=empty)

@@ -10,6 +10,7 @@ Lists under `conversations` with `from` and `value` (ShareGPT's) are read as mes
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -23,7 +24,10 @@ FIELD = "data.source"
 SUFFIX = ".jsonl"
 SPLIT_FILES = ("train.jsonl", "validation.jsonl")  # of a folder with both
 ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant"}
+KNOWN_ROLES = ("system", "user", "assistant", "tool", "developer", "function")
 PROMPTS, ANSWERS = ("prompt", "instruction"), ("response", "output", "completion")
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")  # escaped or as bytes
+HALF = re.compile("[\ud800-\udfff]")  # one that json did not join with another
 EXAMPLE = 'Write {"messages": [...]} or {"prompt": "...", "response": "..."} on each line.'
 
 
@@ -48,6 +52,11 @@ class Conversation:
     instruction: bool = False  # a prompt and its answer, which were given without roles
     known_answers: int = 0  # the first ones, which are not learned
 
+    @property
+    def has_empty_answer(self) -> bool:
+        learned = [turn for turn in self.turns if turn.is_answer][self.known_answers :]
+        return not all(turn.content.strip() for turn in learned)
+
 
 def is_conversation_path(path: Path) -> bool:
     """Whether a path names JSON lines, or a folder with a training and a validation file."""
@@ -66,6 +75,9 @@ def read_records(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
             raise DataError(FIELD, f"{where} is not JSON ({broken})", EXAMPLE) from broken
         if not isinstance(record, dict):
             raise DataError(FIELD, f"{where} is no JSON object", EXAMPLE)
+        if SURROGATE.search(line) and HALF.search(json.dumps(record, ensure_ascii=False)):
+            problem = f"{where} has half of a surrogate pair, which is no letter of any text"
+            raise DataError(FIELD, problem, "Write the letter itself, or both halves.")
         yield record, where
 
 
@@ -99,7 +111,8 @@ def preference_of(record: Mapping[str, Any], where: str) -> tuple[Conversation, 
     if "prompt" not in record:  # then both lists begin with it
         shared = next((n for n, (a, b) in enumerate(zip(*ends)) if a != b), min(map(len, ends)))
         before, ends = ends[0][:shared], [end[shared:] for end in ends]
-    if not before or not all(any(turn.is_answer for turn in end) for end in ends):
+    told = [[turn for turn in end if turn.is_answer] for end in ends]
+    if not before or not all(told) or ends[0] == ends[1]:
         problem = f"{where} has no prompt with two different answers"
         remedy = 'Write {"prompt": "...", "chosen": "...", "rejected": "..."} on each line.'
         raise DataError(FIELD, problem, remedy)
@@ -126,8 +139,11 @@ def conversation_of(record: Mapping[str, Any], where: str) -> Conversation:
     if not isinstance(prompt, str) or not isinstance(answer, str):
         keys = ", ".join(map(repr, record)) or "none"
         raise DataError(FIELD, f"{where} has the keys {keys}, and no prompt and answer", EXAMPLE)
-    if extra := record.get("input"):
-        prompt = f"{prompt}\n\n{extra}"
+    extra = record.get("input") or ""
+    if not isinstance(extra, str):
+        problem = f"{where} has an input that is no text"
+        raise DataError(FIELD, problem, "Write the input in quotes, or leave it out.")
+    prompt = f"{prompt}\n\n{extra}" if extra else prompt
     return Conversation((Turn("user", prompt), Turn("assistant", answer)), where, instruction=True)
 
 
@@ -144,4 +160,5 @@ def read_turn(message: Any, where: str) -> Turn:
     if not isinstance(role, str) or not isinstance(content, str):
         problem = f"{where} has a message without a role and a text"
         raise DataError(FIELD, problem, 'Write {"role": "user", "content": "..."}.')
-    return Turn(ROLES.get(role, role), content)
+    known = ROLES.get(role.lower(), role.lower())
+    return Turn(known if known in KNOWN_ROLES else role, content)

@@ -65,7 +65,11 @@ def _open(text: str) -> tuple[Any, str]:
     path = path / FILE if path.is_dir() else path
     library = import_optional("tokenizers", field="data.tokenizer", install="tokenizers")
     try:
-        return library.Tokenizer.from_str(path.read_text()), str(path)
+        encoder = library.Tokenizer.from_str(path.read_text())
     except Exception as broken:  # tokenizers raises plain Exception
         problem = f"{path} cannot be read ({str(broken).partition(chr(10))[0]})"
         raise DataError("data.tokenizer", problem, f"Name a {FILE} or its folder.") from broken
+    # A file may say how its own examples were cut and filled up; a text here is taken whole.
+    encoder.no_truncation()
+    encoder.no_padding()
+    return encoder, str(path)

@@ -39,7 +39,7 @@ class StreamSamples:
         self.at = Cursor()  # of the next sample, without a state
         self.moved = False  # it stands elsewhere than an untouched stream would
         self.ended = False
-        self.notes: list[str] = []  # what its reader is to be told
+        self.notes: list[str] = []  # what its reader is to report
 
     def cursor(self) -> Cursor:
         """Where the next sample is."""

@@ -122,10 +122,10 @@ def sources_of(
 
 
 def built_in_shape(manifest: Manifest) -> Shape | None:
-    """The shape of a built-in language model, which the run noted."""
-    noted = manifest.state.get("shape")
+    """The shape of a built-in language model, which the run recorded."""
+    recorded = manifest.state.get("shape")
     try:
-        return Shape(**noted) if isinstance(noted, dict) else None
+        return Shape(**recorded) if isinstance(recorded, dict) else None
     except TypeError:
         return None
 

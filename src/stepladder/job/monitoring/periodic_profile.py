@@ -7,7 +7,7 @@ from typing import Any
 
 from stepladder.record.journal_writer import JournalWriter
 from stepladder.train import Run
-from stepladder.train.profile_steps import glance
+from stepladder.train.profile_steps import profile_one_step
 
 
 def profile_periodically(
@@ -18,7 +18,7 @@ def profile_periodically(
         index = run.index
         try:
             if every and index and index % every == 0:
-                taken, seen = glance(run, lambda: next(steps))
+                taken, seen = profile_one_step(run, lambda: next(steps))
                 for kind, entry in seen.entries(index).items():
                     journal.write(kind, **entry)
             else:

@@ -15,17 +15,20 @@ from torch import nn
 
 from stepladder.data import SampleOrder, Source, load_batch
 from stepladder.data.conversations.preference_rows import PreferenceRows
+from stepladder.data.streams.streamed_source import StreamedSource
 from stepladder.errors import PlanError
 from stepladder.plan import BatchSplit, Plan, Recipe, read_recipe
 from stepladder.plan.automatic import written_plan
 from stepladder.plan.refit import refit
 from stepladder.train import Run
+from stepladder.train.tuning.auto_plan import can_compile
 from stepladder.train.user_code.user_code import LossFunction
-from stepladder.world import Place
+from stepladder.world import Place, pick_device
 
 from .open_recipe import climb_recipe, recipe_optimizer
 
 KEPT = "plan.toml"  # in a run's folder: the plan that it was begun with
+LONG = 500  # steps, from which a run is worth a minute of trials
 
 
 def kept_plan(recipe: Recipe, *, elastic: bool) -> tuple[Plan, str] | None:
@@ -42,6 +45,17 @@ def kept_plan(recipe: Recipe, *, elastic: bool) -> tuple[Plan, str] | None:
     fitted = refit(plan, Place.from_environment().num_ranks)
     because = "the plan that this run was begun with"
     return fitted.plan, f"{because}; {fitted.said}" if fitted.said else because
+
+
+def words_where_none(recipe: Recipe, training: Source, *, elastic: bool) -> str:
+    """What a run without a plan goes by: trials on a GPU, where it is long enough to gain by them.
+
+    A run that machines may leave is planned for the ranks there are, preference tuning has no batch
+    before its reference model has judged the answers, and a stream has none that a start may read.
+    """
+    device = pick_device(recipe.train.device, Place.from_environment().local_rank)
+    tries = recipe.train.steps >= LONG and not elastic and can_compile(device)
+    return "auto" if tries and not isinstance(training, (PreferenceRows, StreamedSource)) else ""
 
 
 def batch_before(folder: Path) -> int | None:

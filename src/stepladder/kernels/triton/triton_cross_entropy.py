@@ -91,6 +91,22 @@ def _gradient(
 
 
 @triton.jit
+def _gradient_of_columns(
+    logits, columns, norms, dlosses, width, stride, dlosses_stride, ignore_index,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    index = tl.program_id(0).to(tl.int64)
+    row = logits + index * stride
+    column = tl.load(columns + index)
+    if column == ignore_index:
+        _store_zeros(row, width, BLOCK)
+    else:
+        scale = tl.load(dlosses + index * dlosses_stride).to(tl.float32)
+        top, log_sum = tl.load(norms + 2 * index), tl.load(norms + 2 * index + 1)
+        _store_gradient(row, row, column, top, log_sum, scale, width, BLOCK)
+
+
+@triton.jit
 def _losses_and_gradient(
     logits, targets, share, losses, width, stride, ignore_index, BLOCK: tl.constexpr
 ):
@@ -208,6 +224,17 @@ def gradient(
         ignore_index, BLOCK=_block(width), num_warps=WARPS,
     )  # fmt: skip
     return out
+
+
+def gradient_of_columns_(
+    logits: Tensor, columns: Tensor, norms: Tensor, dlosses: Tensor, ignore_index: int
+) -> None:
+    """Each row becomes its gradient; the target's column, negative where it is not in the row."""
+    num_rows, width = logits.shape
+    _gradient_of_columns[(num_rows,)](
+        logits, columns, norms, dlosses, width, logits.stride(0), dlosses.stride(0), ignore_index,
+        BLOCK=_block(width), num_warps=WARPS,
+    )  # fmt: skip
 
 
 def losses_and_gradient_(

@@ -210,7 +210,7 @@ def pytorch_job(request: Request, choice: KubernetesChoice) -> list[Manifest]:
     own = ["env", *(word for name in OTHERS_WORDS for word in ("-u", name))]
     command = [*own, *launcher(request, first)]
     machine = pod(request, choice, container="pytorch", command=command)
-    del machine["restartPolicy"]  # the operator's is told beside the pod
+    del machine["restartPolicy"]  # the operator's is stated beside the pod
     counts = {"Worker": request.most} if elastic else {"Master": 1, "Worker": request.most - 1}
     replicas = {
         role: {

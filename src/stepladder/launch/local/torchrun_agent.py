@@ -52,6 +52,7 @@ class Agent(ElasticAgent):
     def __init__(self, spec: Any, logs: RankLogs, policy: Policy, signals: Signals) -> None:
         super().__init__(spec, logs)
         self.logs, self.policy, self.signals = logs, policy, signals
+        signals.rank_processes = self._pids
         self.ending = Ending()
         self._meeting: dist.Store | None = None  # where the ranks of this start meet
         self._stopped: dict[int, float] = {}  # processes that do not run, and since when
@@ -111,10 +112,13 @@ class Agent(ElasticAgent):
         while time.monotonic() < deadline and self._running():
             time.sleep(0.02)
             order += [rank for rank in self._failed() if rank not in order]
-        for pid in self.processes.pids().values() if self.processes else ():
+        for pid in self._pids():
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)  # and whatever a rank had started
         return order
+
+    def _pids(self) -> list[int]:
+        return list(self.processes.pids().values()) if self.processes else []
 
     def _running(self) -> bool:
         return any(handler.proc.poll() is None for handler in self._handlers().values())

@@ -56,14 +56,18 @@ def are_chosen(
     name: str, part: nn.Module, parts: Mapping[str, nn.Module], layers: Container[str]
 ) -> bool:
     """Whether a router chooses among the entries of a list."""
-    holder, _, word = name.rpartition(".")
-    if "expert" in word.lower():
+    if is_named_expert(name):
         return all(any(True for _ in entry.parameters()) for entry in part.children())
     if name in layers:
         return False
-    beside = (one for one in parts[holder].children() if isinstance(one, nn.Linear))
+    holder = parts[name.rpartition(".")[0]]
+    beside = (one for one in holder.children() if isinstance(one, nn.Linear))
     kinds = {type(entry) for entry in part.children()}
     return len(kinds) == 1 and len(children_of(part)) in {one.out_features for one in beside}
+
+
+def is_named_expert(name: str) -> bool:
+    return "expert" in name.rpartition(".")[2].lower()
 
 
 def caller_of(name: str, parts: Mapping[str, nn.Module]) -> str:

@@ -7,7 +7,6 @@ because then activations rather than weights determine the peak.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,8 +23,8 @@ from stepladder.model.anatomy.expert_lists import expert_lists
 from stepladder.model.anatomy.find_anatomy import find_anatomy
 from stepladder.model.anatomy.parameter_parts import ParameterCounts, count_parameters
 from stepladder.model.build import OTHER_MODELS, build
-from stepladder.model.forward_arguments import ForwardArguments
 from stepladder.model.forward_state import state_restored
+from stepladder.model.traced_inputs import inputs_of, without_targets
 from stepladder.model.training_mode import training
 from stepladder.seam.pytree import tree_leaves, tree_map
 from stepladder.workload import (
@@ -99,7 +98,25 @@ def describe(
     forward_class = RealForward if probe else FakeForward
     inputs = inputs_of(what, anatomy, sequence, sample)
     with device_kernels(device), state_restored(given), state_restored(what):
-        return facts_of_module(what, anatomy, inputs, forward_class)
+        found = without_own_loss(what, anatomy, inputs, forward_class)
+        return found or facts_of_module(what, anatomy, inputs, forward_class)
+
+
+def without_own_loss(
+    module: nn.Module, anatomy: Anatomy, inputs: Any, forward_class: type[FakeForward]
+) -> Facts | None:
+    """Of a module that computes its loss where it is given targets: without them, if it runs so.
+
+    The loss is counted from the logits' shape, so what a traced loss keeps would count twice.
+    """
+    rest = without_targets(inputs)
+    if rest is None:
+        return None
+    try:
+        found = facts_of_module(module, anatomy, rest, forward_class)
+    except Exception:  # as a foreign module that reads them for more than its loss may
+        return None
+    return found if found.vocab > 1 else None
 
 
 def facts_of_name(name: str, sequence: int | None) -> Facts:
@@ -108,50 +125,6 @@ def facts_of_name(name: str, sequence: int | None) -> Facts:
         return find_facts(name, sequence)
     sample = torch.zeros(1, *SAMPLE_SHAPES.get(name, IMAGE))
     return replace(describe(build(name, device="meta"), sample=sample), name=name)
-
-
-def inputs_of(module: nn.Module, anatomy: Anatomy, sequence: int | None, sample: Any) -> Any:
-    if sample is not None:
-        inputs = getattr(sample, "inputs", sample)
-        inputs = inputs[0] if is_pair(inputs, module) else inputs
-        if isinstance(inputs, Mapping):  # a tokenizer's BatchEncoding, too
-            return ForwardArguments.of(module).chosen(dict(inputs))
-        return inputs
-    length = sequence or max_sequence(module)
-    if anatomy.embedding is None or length is None:
-        raise ModelError(
-            type(module).__name__,
-            "cannot be traced without knowing what it reads",
-            "Give a sample, the inputs of one row (sample=, --sample); where it reads tokens, a "
-            "sequence length is enough.",
-        )
-    return torch.zeros(1, length, dtype=torch.long)
-
-
-def is_pair(sample: Any, module: nn.Module) -> bool:
-    """Whether a sample is inputs and targets, as a step takes it, and not two inputs.
-
-    A step takes every pair for inputs and targets. So does this, unless the module cannot be called
-    with the first alone: then these are its inputs, without targets.
-    """
-    if not isinstance(sample, (tuple, list)) or len(sample) != 2:
-        return False
-    if isinstance(sample[0], (tuple, list, Mapping)):
-        return True
-    try:
-        inspect.signature(module.forward).bind(sample[0])
-    except TypeError:
-        return False
-    except ValueError:  # a forward without a signature
-        return True
-    return True
-
-
-def max_sequence(module: nn.Module) -> int | None:
-    """The sequence length a module was built for, if it says so."""
-    shape, config = getattr(module, "shape", None), getattr(module, "config", None)
-    names = (shape, "sequence"), (config, "max_position_embeddings"), (config, "n_positions")
-    return next((v for o, name in names if isinstance(v := getattr(o, name, None), int)), None)
 
 
 def facts_of_module(

@@ -62,16 +62,6 @@ def adafactor_needs_whole_matrices(plan: Plan) -> PlanError | None:
     return PlanError("optimizer", problem, "Use adamw, or ddp with whole copies.")
 
 
-def kernels_need_whole_matrices(plan: Plan) -> PlanError | None:
-    if not plan.kernels or SettledPlan(plan).whole_on_every_rank:
-        return None
-    cuts = f"zero{plan.zero} shards them" if plan.zero > 1 else f"{plan.layout} cuts them"
-    problem = f"the fused loss reads whole plain matrices, and {cuts}"
-    return PlanError(
-        "kernels", problem, "Use ddp or zero1, or leave kernels out; compile=on works on any rank."
-    )
-
-
 def whole_modules_stay_whole(plan: Plan) -> PlanError | None:
     pipeline = plan.layout.pipeline
     if plan.compile != "whole" or (pipeline == 1 and plan.zero < 2):
@@ -85,8 +75,18 @@ def graphs_need_one_rank(plan: Plan) -> PlanError | None:
     layout = plan.layout
     if not plan.graphs or layout.num_ranks == 1:
         return None
-    problem = f"are recorded on one rank, and {layout} has {layout.num_ranks}"
-    return PlanError("graphs", problem, "Leave graphs out.")
+    why = [
+        (layout.pipeline > 1, f"pipeline={layout.pipeline} sends and receives between kernels"),
+        (plan.zero >= 2, f"zero{plan.zero} gathers parameters to other addresses in every step"),
+        (layout.tensor > 1, f"tensor={layout.tensor} has ranks wait for each other inside blocks"),
+        (layout.context > 1, f"context={layout.context} gathers keys inside attention"),
+        (layout.experts > 1, f"experts={layout.experts} sends as many rows as routers choose"),
+        (True, f"ranks of {layout} exchange gradients from hooks that no replay calls"),
+    ]
+    because = next(reason for present, reason in why if present)
+    return PlanError(
+        "graphs", f"replay kernels of one rank alone, and {because}", "Leave them out."
+    )
 
 
 def graphs_offload_nothing(plan: Plan) -> PlanError | None:
@@ -97,7 +97,7 @@ def graphs_offload_nothing(plan: Plan) -> PlanError | None:
 
 
 def optimizer_keeps_masters(plan: Plan) -> PlanError | None:
-    if not plan.precision.masters or plan.optimizer.name in ("adamw", "adam"):
+    if not plan.precision.masters or plan.optimizer.name in ("adamw", "adam", "muon"):
         return None
     name = plan.optimizer.name.removeprefix(PYTHON)
     problem = f"{name} keeps no masters, and {plan.precision} needs them"
@@ -109,6 +109,19 @@ def compact_state_needs_masters(plan: Plan) -> PlanError | None:
         return None
     problem = f"state={plan.state} says how masters are kept, and {plan.precision} keeps none"
     return PlanError("state", problem, "Use bf16-master, or leave state out.")
+
+
+def compact_state_is_adams(plan: Plan) -> PlanError | None:
+    """Muon's momentum has no form in fewer bytes, nor an update of one parameter by itself."""
+    if plan.optimizer.name != "muon":
+        return None
+    if plan.state != 16:
+        problem = f"state={plan.state} is a form of Adam's moments, and muon keeps a momentum"
+        return PlanError("state", problem, "Leave state out, or use adamw.")
+    if plan.update == "backward":
+        problem = "update=backward updates a parameter alone, and muon matrices of a shape together"
+        return PlanError("update", problem, "Use update=step, or adamw.")
+    return None
 
 
 def backward_updates_one_by_one(plan: Plan) -> PlanError | None:
@@ -148,18 +161,6 @@ def float8_masters_need_one_rank(plan: Plan) -> PlanError | None:
         return None
     problem = f"{precision} runs on one rank, and {layout} has {layout.num_ranks}"
     return PlanError("precision", problem, "Use bf16-master or fp8, whose parameters are sliced.")
-
-
-def masters_add_up_whole_gradients(plan: Plan) -> PlanError | None:
-    settled = SettledPlan(plan)
-    whole = settled.gradient_ranks == 1 and plan.layout.tensor == 1
-    if whole or not settled.sums_gradients_in_float32:
-        return None
-    problem = (
-        f"{plan.precision} adds up micro-batches in float32, and ranks of {plan.layout} add up "
-        "theirs in bfloat16"
-    )
-    return PlanError("precision", problem, "Use accumulate=1, or bf16.")
 
 
 def flash_needs_half(plan: Plan) -> PlanError | None:

@@ -158,7 +158,7 @@ class SettledPlan:
     @property
     def channels_last(self) -> bool:
         """Whether images are stored with their channels innermost."""
-        return self.asks_for("layout") and self.whole_on_every_rank and self.on_gpu
+        return self.asks_for("layout") and self.on_gpu
 
     @property
     def records_graphs(self) -> bool:
@@ -177,8 +177,7 @@ class SettledPlan:
 
     def fuses_head(self, num_classes: int) -> bool:
         """Whether an output layer of so many classes and its cross-entropy run as one."""
-        large = num_classes >= FUSED_VOCABULARY
-        return self.asks_for("head") and self.whole_on_every_rank and large
+        return self.asks_for("head") and num_classes >= FUSED_VOCABULARY
 
     def compile_scope(self, *, alike: bool, block_parameters: int) -> CompileScope:
         """What is handed to the compiler in one piece.

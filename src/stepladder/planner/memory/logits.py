@@ -21,7 +21,7 @@ SINGLE = 4  # bytes of float32, in which every loss is computed
 def forward_logit_bytes(facts: Facts, sizes: Sizes) -> float:
     """Bytes of logits alive when forward ends."""
     if sizes.fused_head:
-        return chunk_logits(facts, sizes) * sizes.work + weight_sum_bytes(facts)
+        return chunk_logits(facts, sizes) * sizes.work + weight_sum_bytes(facts, sizes)
     copy = SINGLE if sizes.work < SINGLE else 0
     each = {"fused": 0, "in-place": copy, "plain": copy + SINGLE}[sizes.software.loss]
     return num_logits(facts, sizes) * (sizes.work + each)
@@ -30,7 +30,7 @@ def forward_logit_bytes(facts: Facts, sizes: Sizes) -> float:
 def backward_logit_bytes(facts: Facts, sizes: Sizes) -> float:
     """Bytes of logits and their gradients alive when backward begins."""
     if sizes.fused_head:
-        return weight_sum_bytes(facts)
+        return weight_sum_bytes(facts, sizes)
     held = sizes.work if sizes.software.keeps_logits else 0
     if sizes.software.loss == "plain":
         return num_logits(facts, sizes) * (3 * SINGLE + held)
@@ -47,7 +47,9 @@ def logit_traffic_bytes(facts: Facts, sizes: Sizes) -> float:
     """Read and written in forward and backward, beside the head's own product."""
     if sizes.fused_head:  # read twice, and written over; the sum read and written a chunk
         chunks = num_logits(facts, sizes) / chunk_logits(facts, sizes)
-        return num_logits(facts, sizes) * 3 * sizes.work + 2 * chunks * weight_sum_bytes(facts)
+        return num_logits(facts, sizes) * 3 * sizes.work + 2 * chunks * weight_sum_bytes(
+            facts, sizes
+        )
     if sizes.software.loss == "fused":
         return num_logits(facts, sizes) * 6 * sizes.work
     if sizes.settled.compiles_loss or (sizes.compiled and sizes.software.compiles_loss):
@@ -65,10 +67,10 @@ def num_logits(facts: Facts, sizes: Sizes) -> float:
 
 
 def chunk_logits(facts: Facts, sizes: Sizes) -> float:
-    return min(num_logits(facts, sizes), facts.vocab * LOGIT_CHUNK)
+    return min(num_logits(facts, sizes), facts.vocab / sizes.tensor * LOGIT_CHUNK)
 
 
-def weight_sum_bytes(facts: Facts) -> float:
-    """The head's gradient while chunks are added to it."""
+def weight_sum_bytes(facts: Facts, sizes: Sizes) -> float:
+    """The head's gradient, of this rank's classes, while chunks are added to it."""
     heads = [m for m in facts.exit.matmuls if m.columns == facts.vocab]
-    return float(sum(m.inner * m.columns for m in heads) * SINGLE)
+    return sum(m.inner * m.columns for m in heads) * SINGLE / sizes.tensor

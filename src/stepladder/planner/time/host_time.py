@@ -3,7 +3,7 @@
 The unit is a launch with autograd around it, `launch_seconds`, which `calibrate` measures on blocks
 too small to keep the device busy. How many there are is counted where a module is traced: every
 operation, and under autocast a cast for each parameter and one for its gradient. What else the host
-does is told in the same unit, each measured by a calibration (`HOST_FACTORS` where there is none):
+does is given in the same unit, each measured by a calibration (`HOST_FACTORS` where there is none):
 
     product, cheap                 a launch of a product, a convolution or attention; any other
     block again, launch again      of a block computed once more: what checkpointing does around it

@@ -15,6 +15,7 @@ from stepladder.workload import Facts, Part
 
 from .collective_time import Network
 from .device_speed import Speed
+from .expert_exchange import exchanges, row_bytes
 from .host_time import LaunchCost, host_delay_seconds, part_launch_cost, update_launch_cost
 from .part_time import Share, Work, attention_seconds, block_work, part_work
 
@@ -180,16 +181,9 @@ def communication_seconds(
         ahead, back = ahead + one, back + (2 + depths.whole) * one
     if sizes.experts > 1 and part.expert_parameters:
         group = setting.network.group(layout, "experts")
-        rows = exchanged_elements(part) * sizes.samples / sizes.context
-        one = group.exchange(rows * sizes.work)
-        # To the experts and back; nothing of it is kept where a block is computed again.
-        ahead, back = ahead + 2 * one, back + 2 * one * (1 + depths.whole + depths.cheap)
+        one, often = group.exchange(row_bytes(part, sizes)), exchanges(depths)
+        ahead, back = ahead + often[0] * one, back + often[1] * one
     return ahead, back
-
-
-def exchanged_elements(part: Part) -> float:
-    """Elements of the rows that one sample's tokens send to their experts."""
-    return max((m.rows * m.inner for m in part.matmuls if m.experts > 1), default=0.0)
 
 
 def part_launch_seconds(part: Part, depths: RecomputeShares, setting: Setting) -> LaunchCost:

@@ -8,17 +8,18 @@ computed again from what its own kernel read, as the compiler's partition of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
-from .operations import ASKING, MEMORY, Operation, Piece
+from .operations import ALIGNED, ASKING, MEMORY, PRODUCT, Operation, Piece
 
-BACKWARD = "backward"
 APART = (
     "embedding_dense_backward", "index_put", "index_put_", "_index_put_impl_", "scatter",
     "scatter_add", "sort", "topk", "max_pool2d_with_indices_backward", "copy_", "cumsum",
     "nonzero", "_unique2", "sum", "_cudnn_rnn", "_thnn_fused_lstm_cell",
 )  # fmt: skip
+DROPOUT = "native_dropout"
+DRAWN_BYTES = 30  # whose time drawing a random number takes, on an H200
 SMALL = 16  # times smaller than the largest that its kernel writes: a statistic, which is kept
 
 
@@ -43,7 +44,23 @@ def fused(operations: Sequence[Operation]) -> list[Operation]:
             made_by = maker.get(piece.storage)
             if made_by is not None and must_keep(piece, made_by, group):
                 made_by.kept[piece.storage] = piece
-    return [kernel(group, maker) for group in groups]
+    made = [kernel(group, maker) for group in groups]
+    return list(padded(made))
+
+
+def padded(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Products of 16 bits whose rows are no multiple of 16 bytes are padded by the compiler: it
+    copies the larger operand once, and the fast kernels take it."""
+    copied: set[int] = set()
+    for one in operations:
+        if one.kind != PRODUCT or all(shape.aligned == ALIGNED for shape in one.products):
+            yield one
+            continue
+        largest = max(one.reads, key=lambda piece: piece.num_bytes)
+        if largest.storage not in copied:
+            copied.add(largest.storage)
+            yield Operation("padded", MEMORY, one.phase, one.compute, (largest,), (largest,))
+        yield replace(one, products=tuple(s._replace(aligned=ALIGNED) for s in one.products))
 
 
 def grouped(operations: Sequence[Operation]) -> list[Group]:
@@ -89,6 +106,13 @@ def must_keep(piece: Piece, made_by: Group, reader: Group) -> bool:
     return piece.elements * SMALL <= largest
 
 
+def drawn(group: Group) -> Iterator[Piece]:
+    """The random numbers of its dropouts, as bytes that would take as long to move."""
+    for one in group.operations:
+        if one.name == DROPOUT:
+            yield max(one.writes, key=lambda piece: piece.elements)._replace(size=DRAWN_BYTES)
+
+
 def kernel(group: Group, maker: dict[int, Group]) -> Operation:
     """One kernel: what it reads, values that it computes again from what they were made of."""
     first = group.operations[0]
@@ -105,4 +129,5 @@ def kernel(group: Group, maker: dict[int, Group]) -> Operation:
                 reads[each.storage] = each
     writes = tuple(group.kept.values()) or tuple(group.operations[-1].writes)
     compute = first.compute
-    return Operation("fused", MEMORY, group.phase, compute, tuple(reads.values()), writes)
+    moved = (*reads.values(), *drawn(group))
+    return Operation("fused", MEMORY, group.phase, compute, moved, writes)

@@ -17,11 +17,15 @@ from torch import Tensor
 
 from stepladder.model.tracing.matmul_shapes import matmul_of
 from stepladder.model.tracing.memory_rates import memory_rate
+from stepladder.rehearse.gpu_recurrent import Recurrence
 from stepladder.rehearse.recorder import BACKWARD, COLLECTIVES, FORWARD, UPDATE, Recorder
 from stepladder.seam.dispatch import DispatchMode, operator_name, wraps_tensors, writes_in_place
 from stepladder.seam.storages import plain_tensors, storage_id
 
+from .attention import AttentionShape, DropoutSeen, attention_of
+
 PRODUCT, ATTENTION, CONVOLUTION, MEMORY = "product", "attention", "convolution", "memory"
+RECURRENT = "recurrent"  # cells over all steps of a sequence, in one call
 COLLECTIVE, COPYING, ASKING = "collective", "copying", "asking"  # the last: the host's alone
 
 # An answer to a question of the host's; allocations; torch's own marks.
@@ -34,7 +38,7 @@ DRAWING = ("bernoulli_",)  # of dropout's mask, which a GPU draws in the kernel 
 MASK_BYTES = 1  # of an element of that mask
 ALIGNED = 8  # elements: rows that are a multiple of these start where 16 bytes do
 FLASH = "scaled_dot_product"
-BACKWARD_ATTENTION_ARGUMENTS = 1  # before the query: the gradient
+GATES = 4  # of an LSTM's cell
 
 
 class Piece(NamedTuple):
@@ -62,17 +66,6 @@ class Shape(NamedTuple):
     aligned: int = ALIGNED  # elements, of which the rows of every operand are a multiple
 
 
-class AttentionShape(NamedTuple):
-    batch: int
-    heads: int
-    kv_heads: int
-    length: int
-    keys: int
-    width: int
-    causal: bool
-    masked: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One operation, without its tensors."""
@@ -87,7 +80,7 @@ class Operation:
     attention: AttentionShape | None = None
     backward: bool = False
     rate: str = ""  # of a kernel that does not stream
-    lanes: int = 0
+    lanes: int = 0  # of a kernel with a rate of its own; of cells, steps one after another
     tensors: int = 1  # that one call handles: of an update, or of a list
     again: bool = False  # of the forward pass, computed again in backward
 
@@ -107,6 +100,7 @@ class OperationLog(DispatchMode):
     keys: dict[int, int] = field(default_factory=dict)
     masks: set[int] = field(default_factory=set)
     born: int = 0
+    dropout: DropoutSeen = field(default_factory=DropoutSeen)
     watches: list[Any] = field(default_factory=list)
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -132,7 +126,28 @@ class OperationLog(DispatchMode):
                 self.operations.append(Operation(name, ASKING, phase, again=again))
             return
         told = described(op, name, args, kwargs, read, out, reads, writes, phase)
+        if told.attention is not None:
+            shape = self.dropout.told(told.attention, forward=phase == FORWARD)
+            told = replace(told, attention=shape)
         self.operations.append(replace(told, again=again))
+
+    def add_recurrence(self, call: Recurrence) -> None:
+        """A library's kernel for recurrent cells: products of all inputs, and one of each step."""
+        phase, cells = self.recorder.phase, call.cells
+        gates, tokens = GATES * call.hidden, call.steps * call.rows
+        first = Shape(tokens, call.width, gates)
+        later = [Shape(tokens, call.hidden, gates)] * (cells - 1)
+        whole = (first, *later)
+        if call.backward:  # of the inputs, of their weights and of those of the hidden state
+            whole = (*whole, *whole, *[Shape(call.hidden, tokens, gates)] * cells)
+        step = Shape(call.rows, call.hidden, gates)
+        compute, reads = compute_of([call.inputs]), self.pieces([call.inputs])
+        made = Operation("recurrent cells", RECURRENT, phase, compute, reads)
+        again = phase == BACKWARD and not call.backward
+        products, lanes = (step, *whole), cells * call.steps
+        self.operations.append(
+            replace(made, products=products, lanes=lanes, backward=call.backward, again=again)
+        )
 
     def draws(self, name: str, writes: tuple[Piece, ...]) -> bool:
         """Whether this is part of a dropout that a GPU does in one kernel with what follows."""
@@ -225,19 +240,6 @@ def compute_of(tensors: Iterable[Tensor]) -> str:
     floats = [t for t in tensors if t.is_floating_point()]
     names = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.float32": "fp32"}
     return names.get(str(floats[0].dtype), "") if floats else ""
-
-
-def attention_of(name: str, args: Any, kwargs: Any) -> AttentionShape:
-    """Of the fused attention of any device, forward or backward."""
-    first = BACKWARD_ATTENTION_ARGUMENTS if "backward" in name else 0
-    query, key = args[first], args[first + 1]
-    numbers = [*args[first + 3 :], *kwargs.values()]
-    causal = any(value is True for value in numbers) or bool(kwargs.get("is_causal"))
-    masked = isinstance(kwargs.get("attn_mask"), Tensor)
-    batch, heads, length, width = query.shape
-    return AttentionShape(
-        batch, heads, key.shape[1], length, key.shape[2], width, causal, masked
-    )  # fmt: skip
 
 
 def convolution_back(args: Any) -> tuple[Shape, ...]:

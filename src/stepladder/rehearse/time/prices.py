@@ -14,10 +14,14 @@ from stepladder.hardware import Device
 from stepladder.plan import Plan, Precision
 from stepladder.planner.time.device_speed import ISSUE, Speed, speed_of
 from stepladder.planner.time.host_time import HOST_FACTORS
-from stepladder.planner.time.part_time import ATTENTION_BACKWARD, width_share
+from stepladder.planner.time.part_time import ATTENTION_BACKWARD
+from stepladder.planner.time.part_time import width_share as processor_share
 from stepladder.planner.time.step_time import HOST_LINK_BYTES_PER_SECOND
 from stepladder.record import Calibration
+from stepladder.rehearse.recorder import BACKWARD
 
+from .attention import AttentionShape, attention_seconds, by_products, counted_rate
+from .host_cost import LIBRARY, HostCost
 from .operations import (
     ALIGNED,
     ASKING,
@@ -25,9 +29,8 @@ from .operations import (
     COLLECTIVE,
     CONVOLUTION,
     COPYING,
-    MEMORY,
     PRODUCT,
-    AttentionShape,
+    RECURRENT,
     Operation,
     Shape,
 )
@@ -42,13 +45,11 @@ STREAMED = 0.91
 MISALIGNED = 0.17  # for each element of the alignment
 # Bandwidth of some kernels, as a share of what others of their kind reach.
 SHARES = {"native_layer_norm_backward": 0.6, "cat": 0.75, "embedding_dense_backward": 0.3}
+STEP_KERNELS = 3  # of one step of a recurrent cell: its product, the sum of its parts, its gates
 ONE_OF_A_ROW = ("nll_loss_forward", "nll_loss_backward", "gather")  # read a number of each row
 UPDATE_MOVES = 1.75  # reads parameter, gradient and two moments; writes all but the gradient
-SCORES_MOVED = {False: 6.0, True: 7.0}  # times that attention by plain products moves its scores
 STREAMING_POWER = 0.5  # of the watts of large products, that work at the memory's pace takes
-MASKED_SHARE = 0.6  # of flash attention's rate, by the kernels that take a mask
 DEPTHWISE_MOVES = 4.0  # times that a convolution of single channels moves its images
-VIEW_SHARE = 0.12  # of a launch: a view, or an allocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +67,13 @@ class Prices:
 
     speeds: Mapping[str, Speed]  # by compute type
     single: str  # in which products of float32 numbers run: fp32, or tf32
-    processor: bool  # whether the host is the device
-    compiled: bool  # whether a compiler asks for kernels, and not torch for operations
-    factors: Mapping[str, float] = field(default_factory=dict)
+    host: HostCost
+    attention: Mapping[str, float] = field(default_factory=dict)  # FLOP/s of heads of 128, by type
     fed: float = 0.0  # FLOP/s at which kernels of 16 bits can be fed
     host_link: float = HOST_LINK_BYTES_PER_SECOND
 
     def of(self, one: Operation) -> Price:
-        host = self.host_seconds(one)
+        host = self.host.seconds(one)
         if one.kind == ASKING:
             return Price(0.0, host)
         speed = self.speed(one)
@@ -84,14 +84,30 @@ class Prices:
             spent = sum(convolution_seconds(shape, one, speed) for shape in one.products)
             spent += bias_seconds(one, speed)
             return Price(spent + speed.kernel_seconds * len(one.products), host, "matrix")
+        if one.kind == RECURRENT:
+            return Price(recurrent_seconds(one, speed), host, "matrix")
         if one.kind == ATTENTION and one.attention is not None:
-            spent = attention_seconds(one.attention, one, speed)
+            spent = self.attention_seconds(one, one.attention, speed)
             return Price(spent + speed.kernel_seconds, host, "attention")
         if one.kind == COPYING:
             return Price(one.num_bytes / self.host_link, host, "data")
         if one.kind == COLLECTIVE:
             return Price(0.0, host, "communication")
         return Price(memory_seconds(one, speed), host, cause_of(one))
+
+    def attention_seconds(self, one: Operation, shape: AttentionShape, speed: Speed) -> float:
+        if one.compute == "fp32" and shape.kv_heads != shape.heads:  # no kernel shares keys there
+            return by_products(shape, speed, backward=one.backward)
+        if self.host.processor:
+            times = ATTENTION_BACKWARD if one.backward else 1.0
+            flops = 4.0 * shape.scores * shape.width / (2.0 if shape.causal else 1.0)
+            rate = speed.attention * processor_share(shape.width, speed)
+            return times * flops / rate + one.num_bytes / speed.bandwidth
+        compute = self.single if one.compute in ("", "fp32") else one.compute
+        rate, moved = self.attention[compute], float(one.num_bytes)
+        return attention_seconds(
+            shape, speed, rate, one.compute, backward=one.backward, moved=moved
+        )
 
     def of_all(self, operations: Sequence[Operation]) -> list[Price]:
         """Of a step's operations beside each other."""
@@ -109,37 +125,20 @@ class Prices:
 
     def with_blocks_again(self, operations: Sequence[Operation], each: list[Price]) -> list[Price]:
         """With what checkpointing does around each block that is computed again."""
-        block = self.factors["block again"] * self.speeds[self.single].launch_seconds
-        if self.compiled:  # a compiler decides only once what is saved
-            return each
-        made, before = [], False
+        block = self.host.block_seconds
+        made, behind = [], True  # whether a block's backward came since the last one was begun
         for one, price in zip(operations, each):
-            kernel = one.kind != ASKING
-            begins = kernel and one.again and not before
+            begins = one.again and one.kind != ASKING and behind
             made.append(replace(price, host=price.host + block) if begins else price)
-            before = one.again if kernel else before
+            if begins:
+                behind = False
+            elif not one.again and one.phase == BACKWARD and one.kind in LIBRARY:
+                behind = True
         return made
 
     def speed(self, one: Operation) -> Speed:
         compute = self.single if one.compute in ("", "fp32") else one.compute
         return self.speeds.get(compute) or self.speeds[self.single]
-
-    def host_seconds(self, one: Operation) -> float:
-        """Of asking for an operation; on a processor the work itself is the wait."""
-        launch = self.speeds[self.single].launch_seconds
-        if self.compiled and one.kind == MEMORY and one.tensors == 1:
-            return self.factors["compiled"] * launch
-        if one.kind == ASKING:
-            return VIEW_SHARE * launch
-        if one.again:
-            return self.factors["launch again"] * launch
-        if one.kind in (PRODUCT, CONVOLUTION, ATTENTION):
-            return self.factors["product"] * launch
-        if one.tensors > 1:
-            whole = "fused" in one.name
-            fixed = self.factors["step"] if whole else 0.0
-            return (fixed + self.factors["tensor"] * one.tensors * (1.0 if whole else 0.5)) * launch
-        return self.factors["cheap"] * launch
 
 
 def prices_of(device: Device, plan: Plan, calibration: Calibration | None) -> Prices:
@@ -156,10 +155,9 @@ def prices_of(device: Device, plan: Plan, calibration: Calibration | None) -> Pr
     factors = {**HOST_FACTORS, **(calibration.launch_factors if calibration else {})}
     half = device.peak("bf16") or device.peak("fp16") or 0.0
     link = device.host_bytes_per_second or HOST_LINK_BYTES_PER_SECOND
-    return Prices(
-        speeds, single, device.is_cpu, bool(plan.compile), factors,
-        0.0 if device.is_cpu else ISSUE * half, link,
-    )  # fmt: skip
+    host = HostCost(speeds[single].launch_seconds, factors, device.is_cpu, bool(plan.compile))
+    attention = {each: counted_rate(speeds[each], each, calibration) for each in speeds}
+    return Prices(speeds, single, host, attention, 0.0 if device.is_cpu else ISSUE * half, link)
 
 
 def uncalibrated(speed: Speed, device: Device, compute: str) -> Speed:
@@ -185,6 +183,14 @@ def product_seconds(shape: Shape, one: Operation, speed: Speed) -> float:
     return speed.matmul(2.0 * shape.copies * rows * inner * columns / share, elements)
 
 
+def recurrent_seconds(one: Operation, speed: Speed) -> float:
+    """Of all inputs at once, and of one step after another, each with its gates' own kernel."""
+    step, *whole = one.products
+    together = sum(product_seconds(shape, one, speed) for shape in whole)
+    each = product_seconds(step, one, speed) + STEP_KERNELS * speed.kernel_seconds
+    return together + one.lanes * each
+
+
 def convolution_seconds(shape: Shape, one: Operation, speed: Speed) -> float:
     rows, inner, columns = shape.rows, shape.inner, shape.columns
     if shape.groups > 1 and shape.channels == 1:
@@ -202,20 +208,6 @@ def bias_seconds(one: Operation, speed: Speed) -> float:
     if len(one.reads) < 3:
         return 0.0
     return 2.0 * one.writes[0].num_bytes / speed.bandwidth + speed.kernel_seconds
-
-
-def attention_seconds(shape: AttentionShape, one: Operation, speed: Speed) -> float:
-    scores = float(shape.batch * shape.heads * shape.length * shape.keys)
-    whole = 4.0 * scores * shape.width
-    if one.compute == "fp32" and shape.kv_heads != shape.heads:
-        # No fused kernel takes shared keys in float32: plain products, and scores in memory.
-        moved = SCORES_MOVED[one.backward] * scores * 4.0
-        return (2.0 if one.backward else 1.0) * whole / speed.matrix + moved / speed.bandwidth
-    flops = whole / 2 if shape.causal else whole
-    rate = speed.attention * width_share(shape.width, speed)
-    rate *= MASKED_SHARE if shape.masked else 1.0
-    times = ATTENTION_BACKWARD if one.backward else 1.0
-    return times * flops / rate + one.num_bytes / speed.bandwidth
 
 
 def memory_seconds(one: Operation, speed: Speed) -> float:

@@ -19,6 +19,7 @@ from stepladder.planner.time.time_interval import time_interval
 from stepladder.record import Calibration, Interval, Time
 from stepladder.rehearse.fake_subject import few_micro_batches, rows_of_rank
 from stepladder.rehearse.fake_world import Sayings
+from stepladder.rehearse.gpu_recurrent import heard_by
 from stepladder.rehearse.recorder import BACKWARD, FORWARD, Recorder
 from stepladder.rehearse.rehearse_step import played, rehearsable, run_steps, settled_for
 from stepladder.rehearse.workspaces import Workspaces
@@ -118,7 +119,8 @@ def step_operations(
         )
     recorder = Recorder("cpu", Workspaces(device))
     log = OperationLog(recorder)
-    with played(eager, rank, device, recorder, Sayings()) as world, log:
+    heard = heard_by(log.add_recurrence)
+    with played(eager, rank, device, recorder, Sayings()) as world, log, heard, log.dropout:
         notes += run_steps(model, eager, world, given, loss, recorder, device)
     step = last_step(log.operations)
     if device != "cpu":
@@ -175,7 +177,7 @@ def without_one_pass(operations: list[Operation]) -> list[Operation]:
 def priced(operations: Sequence[Operation], prices: Prices) -> tuple[Time, Any]:
     """The step's time by cause: the device's work, and what it waits for."""
     each = prices.of_all(operations)
-    line = play(operations, each, processor=prices.processor)
+    line = play(operations, each, processor=prices.host.processor)
     causes: dict[str, float] = defaultdict(float)
     for price in each:
         causes[price.cause] += price.device

@@ -117,7 +117,9 @@ class SequenceSplit:
         they are shifted before the split and its loss is computed here."""
         if not self.whole.shifted:
             return self.whole
-        return Loss(shifted_cross_entropy, shifted=True, known=True)
+        return Loss(
+            shifted_cross_entropy, shifted=True, kind="cross_entropy", known=True, takes=no_own_term
+        )
 
     @contextmanager
     def local_chunk(self, run: Accumulate, batch: Batch) -> Iterator[Batch]:
@@ -164,7 +166,7 @@ class SequenceSplit:
         """Run a short row whole and in chunks: see [Note: what may look across tokens]."""
         part = self.chunk.of(row.length)
         own = self.whole if self.whole.shifted else run.loss  # weighted as its trial found
-        with eager_evaluation(self.module), run.forward_context():
+        with eager_evaluation(self.module), run.whole_outputs(), run.forward_context():
             outputs = run.outputs(row)
             whole, loss = per_token(outputs, row.length), summed(own, outputs, row)
             with self.chunk.cutting():
@@ -231,10 +233,15 @@ def distance(found: Tensor, expected: Tensor) -> Tensor:
 
 def shifted_cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
     """Cross-entropy with targets at the positions that predict them."""
+    no_own_term(outputs)
+    return cross_entropy(outputs, targets)
+
+
+def no_own_term(outputs: Any) -> None:
+    """Refuse outputs of a module that adds a term of its own to its loss."""
     if getattr(outputs, "aux_loss", None) is not None:
         raise ModelError(
             "layout.context",
             "the module adds a loss over whole sequences (aux_loss), which chunks do not have",
             "Use context=1, or output_router_logits=False.",
         )
-    return cross_entropy(outputs, targets)

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from stepladder.plan import Plan
+from stepladder.plan import Plan, SettledPlan
 from stepladder.plan.layout import COPIES, EXPERT_COPIES
+from stepladder.rungs.parameter_shards import reshard_after_evaluation
 from stepladder.seam import sharding
 from stepladder.seam.process_groups import sort_buckets
 from stepladder.world import World
@@ -37,7 +38,6 @@ from .zero2_zero3 import (
     experts_alone,
     match_norms,
     mixed_policy,
-    reshard_after_evaluation,
     show_outputs,
     synchronise,
 )
@@ -138,9 +138,14 @@ def sort_buckets_now(copy: DistributedDataParallel) -> None:
 
 
 def replicate_by_blocks(
-    module: nn.Module, blocks: Sequence[tuple[str, nn.Module]], plan: Plan, world: World
+    module: nn.Module,
+    blocks: Sequence[tuple[str, nn.Module]],
+    settled: SettledPlan,
+    world: World,
 ) -> GradientSync:
-    """All-reduce block by block, for tensor-parallel modules and pipeline stages."""
+    """All-reduce block by block: of tensor-parallel modules, of pipeline stages, and where 16-bit
+    gradients are added up in float32, which DDP's buckets do not."""
+    plan = settled.plan
     mesh, expert_mesh = world.submesh(*COPIES), world.submesh(*EXPERT_COPIES)
     alone = experts_alone(module, world)
     units = units_of(module, blocks, narrow=plan.precision.work != "float32")
@@ -150,12 +155,14 @@ def replicate_by_blocks(
         sharding.replicate_by_blocks(
             unit.parts,
             mesh=expert_mesh if unit.experts else mesh,
-            mp_policy=mixed_policy(plan.precision, unit),
+            mp_policy=mixed_policy(
+                plan.precision, unit, sums_in_float32=settled.sums_gradients_in_float32
+            ),
             ignored_params=replicated.all,
         )
     match_norms(module, plan.precision, world.device)
     show_outputs(module, units, plan)
-    module.register_forward_hook(reshard_after_evaluation)
+    reshard_after_evaluation(module)
     assert isinstance(module, FSDPModule)
 
     def prepare(last: bool, uses_all: bool) -> None:

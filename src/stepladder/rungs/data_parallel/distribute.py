@@ -35,8 +35,9 @@ def wrap_data_parallel(
         return shard(module, blocks, settled, world)
     if settled.gradient_ranks == 1:
         return GradientSync(module)
-    if max(plan.layout.tensor, plan.layout.pipeline, plan.layout.experts) > 1:
-        return replicate_by_blocks(module, blocks, plan, world)
+    cut = max(plan.layout.tensor, plan.layout.pipeline, plan.layout.experts) > 1
+    if cut or settled.sums_gradients_in_float32:
+        return replicate_by_blocks(module, blocks, settled, world)
     return replicate(module, plan, world)
 
 

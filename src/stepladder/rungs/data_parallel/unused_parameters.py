@@ -21,11 +21,12 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
 from torch.distributed.tensor import DTensor
 
 from stepladder.rungs.parameter_shards import parameters_apart
 from stepladder.seam.gradient_hooks import at_end_of_backward
-from stepladder.seam.pytree import tree_leaves, tree_map
+from stepladder.seam.pytree import tree_leaves
 
 from .fsdp_units import Unit
 
@@ -177,34 +178,21 @@ def trained_in(unit: Unit, taken: set[int]) -> Iterator[tuple[nn.Module, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """Before a unit's forward: mark its inputs, so that its backward is seen to leave it."""
+    """Before a unit's forward: watch its inputs, so that its backward is seen to leave it.
+
+    By hooks, and not by an autograd function: a block may not write to the views that one returns.
+    """
 
     unit: GatheredUnit
 
-    def __call__(self, part: nn.Module, args: Any, kwargs: Any) -> Any:
+    def __call__(self, part: nn.Module, args: Any, kwargs: Any) -> None:
         if not torch.is_grad_enabled():
-            return None
+            return
         self.unit.running = True
         flowing = [leaf for leaf in tree_leaves((args, kwargs)) if flows(leaf)]
-        if not flowing:
-            return None
-        marked = iter(LeaveUnit.apply(self.unit, *flowing))
-        return tree_map(lambda leaf: next(marked) if flows(leaf) else leaf, (args, kwargs))
+        if flowing:
+            register_multi_grad_hook(flowing, lambda gradients: self.unit.fill())
 
 
 def flows(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and leaf.requires_grad
-
-
-class LeaveUnit(torch.autograd.Function):
-    """Fills a unit's gradients once those of its inputs are known."""
-
-    @staticmethod
-    def forward(context: Any, unit: GatheredUnit, *given: Tensor) -> tuple[Tensor, ...]:
-        context.unit = unit
-        return given
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        context.unit.fill()
-        return None, *gradients

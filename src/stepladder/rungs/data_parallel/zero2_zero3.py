@@ -28,19 +28,25 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from stepladder.kernels.fused_head import fused_head_in
 from stepladder.plan import FP32, Plan, Precision, SettledPlan
 from stepladder.plan.layout import COPIES, EXPERT_COPIES, EXPERT_SLICES, SLICES
 from stepladder.rungs.exact_ranks.gradient_tree import keep_shards, reduce_shards_in_order
 from stepladder.rungs.forward_effects.in_place_inputs import CopiedInputs
 from stepladder.rungs.output_tensors import ShownOutputs
 from stepladder.rungs.outside_calls import OutsideCalls
-from stepladder.rungs.parameter_shards import NOTE_USE, parameters_apart, parts_apart, reshard
+from stepladder.rungs.parameter_shards import (
+    NOTE_USE,
+    parameters_apart,
+    parts_apart,
+    reshard_after_evaluation,
+)
 from stepladder.seam.sharding import join
 from stepladder.world import World
 
 from .broadcast_parameters import declares_anatomy
 from .fsdp_units import Unit, is_spread, units_of
-from .gradient_sync import Around, GradientSync
+from .gradient_sync import Around, GradientSync, sum_in_float32
 from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
 from .skipped_blocks import SkippedBlocks
@@ -64,8 +70,7 @@ def shard(
     replicated = ReplicatedParameters(module, alone)
     replicated.place(world.device)
     blocks_alone = [unit for unit in units[:-1] if not (unit.full_width or unit.experts)]
-    # What forward used last, backward uses first.
-    kept = [*blocks_alone[-settled.kept_gathered :], units[-1]]
+    kept = kept_units(module, units, blocks_alone[-settled.kept_gathered :])
     for unit in units:
         fully_shard(
             unit.parts,
@@ -80,7 +85,7 @@ def shard(
     prefetch([unit.parts[0] for unit in blocks_alone], settled.gathered_ahead)
     if not settled.gathered_ahead:
         gather_in_turn(units)
-    module.register_forward_hook(reshard_after_evaluation)
+    reshard_after_evaluation(module)
     if not settled.plan.compile and not declares_anatomy(module):  # the compiler would see hooks
         refuse_outside_calls(module, [unit.parts[0] for unit in units[:-1]])
     assert isinstance(module, FSDPModule)
@@ -88,15 +93,23 @@ def shard(
     def prepare(last: bool, uses_all: bool) -> None:
         if not settled.drops_gathered:
             module.set_reshard_after_backward(last)
-        # All-reduce over replicas once a batch, if every micro-batch uses every parameter.
-        module.set_requires_all_reduce(last or not uses_all)
+        # All-reduce over replicas once a batch, if every micro-batch uses every parameter. What
+        # waits for the last is added up in the type of the parameters.
+        module.set_requires_all_reduce(last or not uses_all or settled.sums_gradients_in_float32)
 
+    ways, group, adding = mesh.size(), world.group(*COPIES), None
     if settled.slices:
         reduce_shards_in_order([unit.parts[0] for unit in units])
-        group = world.group(*COPIES)
-        adding = keep_shards(module, replicated.trained, group)
-        return synchronise(module, units, replicated, 1, world, prepare, adding)
-    return synchronise(module, units, replicated, mesh.size(), world, prepare)
+        ways, adding = 1, keep_shards(module, replicated.trained, group)
+    elif settled.sums_gradients_in_float32:
+        adding = sum_in_float32(module, replicated.averaging(group))
+    return synchronise(module, units, replicated, ways, world, prepare, adding)
+
+
+def kept_units(module: nn.Module, units: list[Unit], last: list[Unit]) -> list[Unit]:
+    """What stays gathered: backward uses the last first, and a fused loss reads the head's."""
+    heads = [unit for unit in units if fused_head_in(module) in unit.parts]
+    return [*last, *heads, units[-1]]
 
 
 def synchronise(
@@ -176,8 +189,16 @@ def make_contiguous(module: nn.Module) -> None:
         parameter.data = parameter.data.contiguous()
 
 
-def mixed_policy(precision: Precision, unit: Unit) -> MixedPrecisionPolicy:
-    """Gather and compute parameters in 16 bits; reduce gradients in the plan's type."""
+def mixed_policy(
+    precision: Precision, unit: Unit, *, sums_in_float32: bool = False
+) -> MixedPrecisionPolicy:
+    """Gather and compute parameters in 16 bits; reduce gradients in the plan's type.
+
+    Args:
+        sums_in_float32: add up and reduce 16-bit gradients of several micro-batches in float32.
+    """
+    if sums_in_float32:
+        return MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
     if unit.full_width or not precision.mixed:
         return MixedPrecisionPolicy(cast_forward_inputs=False)
     return MixedPrecisionPolicy(
@@ -225,12 +246,6 @@ def gather_in_turn(units: Sequence[Unit]) -> None:
         part = unit.parts[0]
         assert isinstance(part, FSDPModule)
         part.set_modules_to_backward_prefetch([part])  # itself, which is gathered already
-
-
-def reshard_after_evaluation(module: nn.Module, *_: Any) -> None:
-    """Free gathered parameters after a forward without backward, which otherwise does it."""
-    if not torch.is_grad_enabled():
-        reshard(module)
 
 
 def refuse_outside_calls(module: nn.Module, blocks: Sequence[nn.Module]) -> None:

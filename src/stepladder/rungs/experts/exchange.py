@@ -21,24 +21,42 @@ from stepladder.model.builtin.routing import Routed, collect, count_tokens, spre
 Apply = Callable[[Tensor, Tensor, Tensor], Tensor]  # rows, weights and where experts end: outputs
 
 
+@dataclass(slots=True, eq=False)
+class ExpertRanks:
+    """The ranks that hold a model's experts, and what this one sent to others of them."""
+
+    group: dist.ProcessGroup
+    sent_bytes: int = 0  # counted on the host, which knows every size
+
+    @property
+    def ways(self) -> int:
+        return self.group.size()
+
+    def exchange(self, out: Tensor, rows: Tensor, received: list[int], sent: list[int]) -> None:
+        """Rows to the ranks of the group, so many to each, and those that come from each."""
+        dist.all_to_all_single(out, rows, received, sent, group=self.group)
+        leaving = sum(sent) - sent[self.group.rank()]
+        self.sent_bytes += leaving * rows.shape[1:].numel() * rows.element_size()
+
+
 class AllToAll(torch.autograd.Function):
     """Rows to other ranks; their gradients come back the same way."""
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup
+        ctx: Any, rows: Tensor, sent: list[int], received: list[int], ranks: ExpertRanks
     ) -> Tensor:
-        ctx.route = received, sent, group
-        return send(rows, sent, received, group)
+        ctx.route = received, sent, ranks
+        return send(rows, sent, received, ranks)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         return send(gradient, *ctx.route), None, None, None
 
 
-def send(rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+def send(rows: Tensor, sent: list[int], received: list[int], ranks: ExpertRanks) -> Tensor:
     out = rows.new_empty(sum(received), *rows.shape[1:])
-    dist.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
+    ranks.exchange(out, rows.contiguous(), received, sent)
     return out
 
 
@@ -66,16 +84,16 @@ class Route:
     ends: Tensor  # where each of them ends
 
 
-def find_route(counts: Tensor, group: dist.ProcessGroup) -> Route:
+def find_route(counts: Tensor, ranks: ExpertRanks) -> Route:
     """The way of rows sorted by expert.
 
     Args:
         counts: how many of them go to each expert of all ranks.
     """
-    ways = group.size()
+    ways = ranks.ways
     mine = counts.long().view(ways, -1)  # (ranks, experts of a rank)
     theirs = torch.empty_like(mine)
-    dist.all_to_all_single(theirs, mine.contiguous(), group=group)
+    ranks.exchange(theirs, mine.contiguous(), ways * [1], ways * [1])
     sent, received = torch.stack([mine.sum(1), theirs.sum(1)]).tolist()
     experts = torch.arange(mine.shape[1], device=mine.device).repeat(ways)
     each = experts.repeat_interleave(theirs.flatten(), output_size=sum(received))
@@ -87,7 +105,7 @@ def find_route(counts: Tensor, group: dist.ProcessGroup) -> Route:
 
 @torch.compiler.disable
 def through_ranks(
-    tokens: Tensor, weights: Tensor, routed: Routed, group: dist.ProcessGroup, apply: Apply
+    tokens: Tensor, weights: Tensor, routed: Routed, ranks: ExpertRanks, apply: Apply
 ) -> Tensor:
     """What each token's experts give, wherever they are, weighted and added up.
 
@@ -96,11 +114,11 @@ def through_ranks(
         weights: (tokens, active).
         apply: this rank's experts.
     """
-    route = find_route(count_tokens(routed.ends), group)
-    rows = AllToAll.apply(spread(tokens, routed), route.sent, route.received, group)
+    route = find_route(count_tokens(routed.ends), ranks)
+    rows = AllToAll.apply(spread(tokens, routed), route.sent, route.received, ranks)
     of_rows = weights.flatten()[routed.order]
-    of_rows = AllToAll.apply(of_rows, route.sent, route.received, group)
+    of_rows = AllToAll.apply(of_rows, route.sent, route.received, ranks)
     rows, of_rows = (Permute.apply(one, route.order, route.inverse) for one in (rows, of_rows))
     given = Permute.apply(apply(rows, of_rows, route.ends), route.inverse, route.order)
-    back = AllToAll.apply(given, route.received, route.sent, group)
+    back = AllToAll.apply(given, route.received, route.sent, ranks)
     return collect(back, routed, weights.shape[1])

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -25,21 +24,24 @@ from stepladder.seam.modules import parameters_of
 from stepladder.world import World
 
 from .check_lists import check_lists
-from .exchange import through_ranks
+from .exchange import ExpertRanks, through_ranks
 from .foreign_mixtures import compute_on_ranks, stacked_experts
 from .listed_experts import spread_list
 
 
-def experts(module: nn.Module, world: World, blocks: Iterable[str] = ()) -> None:
+def experts(module: nn.Module, world: World, blocks: Iterable[str] = ()) -> ExpertRanks | None:
     """Spread every mixture's experts over the ranks of the axis, if it has several, in place.
 
     Args:
         blocks: names of the model's blocks: a list of them is no list of experts.
+
+    Returns:
+        What counts the bytes that these ranks send each other.
     """
     if (ways := world.layout.experts) == 1:
-        return
+        return None
     mesh = world.submesh("experts")
-    group = mesh.get_group()
+    ranks = ExpertRanks(mesh.get_group())
     own, foreign = mixtures_of(module), stacked_experts(module)
     lists = expert_lists(module, blocks)
     refuse_none(module, ways, len(own) + len(foreign) + len(lists))
@@ -47,16 +49,17 @@ def experts(module: nn.Module, world: World, blocks: Iterable[str] = ()) -> None
         check_ways(name, mixture.num_experts, ways)
         divide(mixture.experts, mesh)
         mixture.experts.gradient_share = 1 / ways
-        mixture.through_experts = partial(through_group, mixture, group)  # type: ignore[method-assign]
+        mixture.through_experts = partial(through_group, mixture, ranks)  # type: ignore[method-assign]
     for name, part, count in foreign:
         check_ways(name, count, ways)
         divide(part, mesh)
-        compute_on_ranks(part, count, group)
+        compute_on_ranks(part, count, ranks)
     for one in lists:
         check_ways(one.name, len(one.experts), ways)
     check_lists(module, lists, world.layout.tensor)
     for one in lists:
-        spread_list(one, world)
+        spread_list(one, world, ranks)
+    return ranks
 
 
 def divide(part: nn.Module, mesh: DeviceMesh) -> None:
@@ -87,6 +90,6 @@ def refuse_none(module: nn.Module, ways: int, found: int) -> None:
 
 
 def through_group(
-    mixture: Mixture, group: dist.ProcessGroup, tokens: Tensor, weights: Tensor, routed: Routed
+    mixture: Mixture, ranks: ExpertRanks, tokens: Tensor, weights: Tensor, routed: Routed
 ) -> Tensor:
-    return through_ranks(tokens.to(work_type(tokens)), weights, routed, group, mixture.experts)
+    return through_ranks(tokens.to(work_type(tokens)), weights, routed, ranks, mixture.experts)

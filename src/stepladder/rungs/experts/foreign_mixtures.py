@@ -13,7 +13,6 @@ from inspect import signature
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from stepladder.model.builtin.mixture import work_type
@@ -21,7 +20,7 @@ from stepladder.model.builtin.routing import scale_gradient, sort_by_expert
 from stepladder.rungs.tensor.local_compute import run_on_local
 from stepladder.seam.modules import parameters_of
 
-from .exchange import through_ranks
+from .exchange import ExpertRanks, through_ranks
 
 WHOLE = "experts_of_all_ranks"  # set on a mixture whose own number is that of this rank
 GIVEN = ("hidden_states", "top_k_index", "top_k_weights")  # what such a module's forward takes
@@ -47,17 +46,16 @@ def has_parameters(part: nn.Module) -> bool:
     return any(True for _ in part.parameters())
 
 
-def compute_on_ranks(part: Any, count: int, group: dist.ProcessGroup) -> None:
+def compute_on_ranks(part: Any, count: int, ranks: ExpertRanks) -> None:
     """Have a module whose tensors are already divided send its rows to the ranks of the group."""
-    ways = group.size()
     setattr(part, WHOLE, count)
-    part.num_experts = count // ways
+    part.num_experts = count // ranks.ways
     if (cut := getattr(part, "_local_forward", None)) is not None:
         part.forward = cut.forward  # tensor ranks had it compute on copies
     part.forward = partial(keep_gradients, part, part.forward)
     run_on_local(part, [part], shares=False)
     own = part.forward
-    part.forward = partial(forward_on_ranks, own, count, group)
+    part.forward = partial(forward_on_ranks, own, count, ranks)
 
 
 def keep_gradients(part: nn.Module, forward: Any, rows: Tensor, *chosen: Tensor) -> Tensor:
@@ -71,15 +69,15 @@ def keep_gradients(part: nn.Module, forward: Any, rows: Tensor, *chosen: Tensor)
 def forward_on_ranks(
     own: Any,
     count: int,
-    group: dist.ProcessGroup,
+    ranks: ExpertRanks,
     hidden_states: Tensor,
     top_k_index: Tensor,
     top_k_weights: Tensor,
 ) -> Tensor:
     routed = sort_by_expert(top_k_index, count)
-    apply = partial(on_this_rank, own, group.size())
+    apply = partial(on_this_rank, own, ranks.ways)
     tokens = hidden_states.to(work_type(hidden_states))
-    given = through_ranks(tokens, top_k_weights, routed, group, apply)
+    given = through_ranks(tokens, top_k_weights, routed, ranks, apply)
     return given.to(hidden_states.dtype)
 
 

@@ -30,7 +30,7 @@ from stepladder.seam.modules import children_of
 from stepladder.seam.pytree import tree_leaves, tree_map
 from stepladder.world import World
 
-from .exchange import AllToAll, Permute, find_route
+from .exchange import AllToAll, ExpertRanks, Permute, find_route
 from .expert_calls import (
     REMEDY,
     Anchor,
@@ -55,7 +55,7 @@ class Kind:
     out_dtype: torch.dtype
 
 
-def spread_list(listed: ExpertList, world: World) -> None:
+def spread_list(listed: ExpertList, world: World, ranks: ExpertRanks) -> None:
     """Keep this rank's experts of a list, and have its caller send rows to all others."""
     ways, index = world.layout.experts, world.layout.place(world.place.rank)["experts"]
     each = len(listed.experts) // ways
@@ -69,11 +69,17 @@ def spread_list(listed: ExpertList, world: World) -> None:
         else:
             elsewhere = Elsewhere(f"{listed.name}.{key}", listed.caller_name)
             children_of(listed.container)[key] = elsewhere
-    group, copies = world.group("experts"), world.group(*COPIES)
     caller: Any = listed.caller
-    caller._spread_experts = SpreadExperts(listed, own, caller.forward, group, copies, trial)
+    copies = world.group(*COPIES)
+    caller._spread_experts = SpreadExperts(listed, own, caller.forward, ranks, copies, trial)
     # A method and no closure, as local_compute.py has it.
     caller.forward = MethodType(forward_on_ranks, caller)
+
+
+def spread_lists(module: nn.Module) -> list[ExpertList]:
+    """The lists of a module of which this rank has some experts."""
+    spread = (vars(part).get("_spread_experts") for part in module.modules())
+    return [experts.listed for experts in spread if experts is not None]
 
 
 @torch.compiler.disable
@@ -89,7 +95,7 @@ class SpreadExperts:
         listed: ExpertList,
         own: Sequence[nn.Module],
         forward: Any,
-        group: dist.ProcessGroup,
+        ranks: ExpertRanks,
         copies: dist.ProcessGroup,
         trial: nn.Module,
     ) -> None:
@@ -101,7 +107,7 @@ class SpreadExperts:
             trial: an expert to be tried, whose values do not matter.
         """
         self.listed, self.own, self.forward = listed, own, forward
-        self.group, self.copies, self.trial = group, copies, trial
+        self.ranks, self.copies, self.trial = ranks, copies, trial
         self.kinds: dict[tuple[Any, ...], Kind] = {}
 
     def forward_on_ranks(self, args: Any, kwargs: Any) -> Any:
@@ -151,19 +157,19 @@ class SpreadExperts:
         nothing = torch.empty(0, kind.width, dtype=kind.dtype, device=device)
         route, called = self.find_route(calls, device)
         rows = AllToAll.apply(
-            flowing(torch.cat([nothing, *flat])), route.sent, route.received, self.group
+            flowing(torch.cat([nothing, *flat])), route.sent, route.received, self.ranks
         )
         rows = Permute.apply(rows, route.order, route.inverse)
         sizes = torch.diff(route.ends, prepend=route.ends.new_zeros(1)).tolist()
         # Divided by as many ranks as all other gradients are, and reduced over fewer.
-        rows = scale_gradient(rows, self.group.size())
+        rows = scale_gradient(rows, self.ranks.ways)
         made = [
             self.compute(expert, part, used, kind)
             for expert, part, used in zip(self.own, rows.split(sizes), called)
         ]
-        given = scale_gradient(torch.cat(made), 1 / self.group.size())
+        given = scale_gradient(torch.cat(made), 1 / self.ranks.ways)
         given = Permute.apply(given, route.inverse, route.order)
-        back = AllToAll.apply(given, route.received, route.sent, self.group)
+        back = AllToAll.apply(given, route.received, route.sent, self.ranks)
         results = [back] * len(calls)
         for place, part in zip(order, back.split([len(one) for one in flat])):
             results[place] = calls[place].answer(part)
@@ -177,9 +183,10 @@ class SpreadExperts:
             table[1, call.expert] = 1
         rows, mine = table.to(device)
         theirs = torch.empty_like(mine)
-        dist.all_to_all_single(theirs, mine.contiguous(), group=self.group)
-        called = theirs.view(self.group.size(), -1).amax(0).bool().tolist()
-        return find_route(rows, self.group), called
+        each = self.ranks.ways * [len(self.own)]
+        self.ranks.exchange(theirs, mine.contiguous(), each, each)
+        called = theirs.view(self.ranks.ways, -1).amax(0).bool().tolist()
+        return find_route(rows, self.ranks), called
 
     def compute(self, expert: nn.Module, rows: Tensor, called: bool, kind: Kind) -> Tensor:
         """What an expert makes of all ranks' rows; without a call it gets no gradient."""

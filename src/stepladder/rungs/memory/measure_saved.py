@@ -51,7 +51,7 @@ class BlockSavings(DispatchMode):
         super().__init__()
         self.inputs: list[Tensor] = []
         self.saved: list[Tensor] = []
-        self.dear: list[Tensor] = []
+        self.costly: list[Tensor] = []
         self.owned: set[int] = set()  # storages of parameters and buffers
         self.open = ExitStack()
 
@@ -60,7 +60,7 @@ class BlockSavings(DispatchMode):
     ) -> Any:
         result = op(*args, **(kwargs or {}))
         if worth_saving(op, args, kwargs or {}):
-            self.dear += tensors_in(result)
+            self.costly += tensors_in(result)
         return result
 
     def keep(self, tensor: Tensor) -> Tensor:
@@ -71,10 +71,10 @@ class BlockSavings(DispatchMode):
     def cost(self, seen: set[int]) -> BlockCost:
         known = seen | self.owned
         inputs = storages(self.inputs, known)
-        dear = {**inputs, **storages(self.dear, known)}
+        costly = {**inputs, **storages(self.costly, known)}
         saved = storages(self.saved, known)
         seen |= saved.keys() | inputs.keys()
-        return BlockCost(sum(saved.values()), sum(dear.values()), sum(inputs.values()))
+        return BlockCost(sum(saved.values()), sum(costly.values()), sum(inputs.values()))
 
 
 def begin(saving: BlockSavings, block: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:

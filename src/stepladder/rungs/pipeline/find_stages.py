@@ -12,7 +12,7 @@ from torch import nn
 
 from stepladder.errors import ModelError, PlanError
 from stepladder.model import Anatomy, count_flops, meta_copy
-from stepladder.model.tracing.describe import inputs_of
+from stepladder.model.traced_inputs import inputs_of
 from stepladder.plan import SettledPlan
 from stepladder.plan.settled.model_rules import empty_stages
 from stepladder.rungs.data_parallel.batch_norm import BATCH_NORMS

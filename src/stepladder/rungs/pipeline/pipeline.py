@@ -59,6 +59,7 @@ class Pipeline(Accumulate):
     seen: Tensor | None = None  # the loss so far, on the last stage
     counters: list[CallCounters] = field(default_factory=list)  # of each chunk
     probed: list[Any] | None = None  # the last stage's outputs, while the loss is checked
+    head_tried: bool = True  # whether it is known if the head may be fused; on every stage
     loss_checked: bool = False  # whether the loss is known to read outputs and targets alone
 
     def __post_init__(self) -> None:
@@ -83,6 +84,11 @@ class Pipeline(Accumulate):
     def checks_loss(self) -> bool:
         """Whether the loss must still be looked at, and this batch has one."""
         return not self.loss_checked and self.loss is not NO_LOSS
+
+    @property
+    def tries_head(self) -> bool:
+        """Whether the last stage must still be tried without its head."""
+        return not self.head_tried and self.loss is not NO_LOSS
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -249,7 +255,7 @@ class Pipeline(Accumulate):
     def stage_outputs_of(self, part: Batch) -> tuple[StageOutputs, ...]:
         """What flows between stages for a micro-batch of this shape."""
         shape = shape_of(part)
-        if shape not in self.stage_outputs or self.checks_loss:
+        if shape not in self.stage_outputs or self.checks_loss or self.tries_head:
             self.stage_outputs[shape] = probe_stages(self, part)
         return self.stage_outputs[shape]
 

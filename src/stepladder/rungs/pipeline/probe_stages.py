@@ -7,6 +7,7 @@ pass. A stage that cannot run says so to all: every rank then raises, and none w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError, StepladderError
+from stepladder.kernels.fused_head import FusedHead
 from stepladder.model import evaluating, uncompiled
+from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
 from stepladder.rungs.data_parallel.batch_norm import batch_norms, lacks_rows, one_row
 
@@ -33,6 +36,11 @@ def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutputs, ...]:
     last = pipeline.stages.last
     if part.num_rows == 1:
         agree(pipeline, last, lambda chunk: check_statistics(pipeline, chunk, part, sent))
+    if pipeline.tries_head:
+        note = agree(pipeline, last, lambda chunk: try_head(pipeline, chunk, part, sent))
+        pipeline.head_tried = True
+        if note and pipeline.head is None:
+            pipeline.notes.append(note)
     if pipeline.checks_loss:
         agree(pipeline, last, lambda chunk: check_loss(pipeline, chunk, part, sent))
         pipeline.loss_checked = pipeline.leaves_checked = True
@@ -41,21 +49,21 @@ def probe_stages(pipeline: Any, part: Batch) -> tuple[StageOutputs, ...]:
 
 def agree(pipeline: Any, stage: int, find: Callable[[StageModule], Any]) -> Any:
     """What one stage finds out, on all of them; where it raises, all do."""
-    told: list[Any] = [None]
+    answer: list[Any] = [None]
     raised: Exception | None = None
     for chunk in pipeline.chunks:
         if chunk.index == stage:
             try:
-                told = [find(chunk)]
+                answer = [find(chunk)]
             except Exception as error:
-                raised, told = error, [as_refusal(stage, error)]
+                raised, answer = error, [as_refusal(stage, error)]
     owner = pipeline.stages.owners[stage]
-    dist.broadcast_object_list(told, group_src=owner, group=pipeline.group)
+    dist.broadcast_object_list(answer, group_src=owner, group=pipeline.group)
     if raised is not None:
         raise raised
-    if isinstance(told[0], StepladderError):
-        raise told[0]
-    return told[0]
+    if isinstance(answer[0], StepladderError):
+        raise answer[0]
+    return answer[0]
 
 
 def as_refusal(stage: int, error: Exception) -> StepladderError:
@@ -113,13 +121,39 @@ def check_statistics(
         pipeline.probed = None
 
 
+def try_head(pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutputs]) -> str:
+    """Why the head keeps its own loss, of a head that is to be fused with it; else nothing."""
+    head: FusedHead | None = pipeline.head
+    if head is None or head.checked:
+        return ""
+    given = [tensor.zero_() for tensor in received(pipeline, sent[-1])]
+    inputs, run = pipeline.read_inputs(part.inputs), chunk.run
+
+    def forward(inputs: Any) -> Any:
+        chunk.run = lambda stage: call(stage.view, inputs)
+        return chunk(*given)
+
+    try:
+        with uncompiled(chunk), state_restored(chunk), pipeline.forward_context():
+            for mode in (nullcontext(), evaluating(chunk)):
+                with mode:
+                    if not head.refusal:
+                        head.prove(forward, inputs)
+    finally:
+        chunk.run = run
+    return head.note
+
+
 def check_loss(
     pipeline: Any, chunk: StageModule, part: Batch, sent: Sequence[StageOutputs]
 ) -> None:
     """Refuse a loss that reads what the last stage does not have: see loss_reads.py."""
     chunk.part, pipeline.probed = part, []
     try:
-        with uncompiled(chunk), evaluating(chunk), state_restored(chunk):
+        # Whole outputs: a loss that is fused with the head reads the head's weight.
+        with (
+            uncompiled(chunk), evaluating(chunk), state_restored(chunk), pipeline.whole_outputs()
+        ):  # fmt: skip
             chunk(*(tensor.zero_() for tensor in received(pipeline, sent[-1])))
             outputs = pipeline.probed[0]
             own = pipeline.loss_module

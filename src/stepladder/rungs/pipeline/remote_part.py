@@ -61,7 +61,7 @@ class RemotePart(nn.Module):
         if self._part == self._passage.ports.last:
             raise StageEnd
         if not self._passage.received:
-            raise self._passage.took_another_way(f"other parts run ('{self._part}')")
+            raise self._passage.changed_path(f"other parts run ('{self._part}')")
         output = self.answer(call, args, kwargs)
         self._passage.leave(self._part, call, output)
         return output

@@ -85,6 +85,7 @@ class RankStages:
             gradient_syncs=gradient_syncs,
             tied=self.tied,
             world=world,
+            head_tried=not settled.asks_for("head"),
             **passes,
         )
 

@@ -125,10 +125,10 @@ class Passage:
         found = [self.leaving[index] for index in sorted(self.leaving)]
         remote = any(isinstance(tensor, RemoteActivation) for tensor in found)
         if remote or len(found) < len(self.ports.departures):
-            raise self.took_another_way("other tensors are made")
+            raise self.changed_path("other tensors are made")
         return tuple(tensor.contiguous() for tensor in found)
 
-    def took_another_way(self, what: str) -> ModelError:
+    def changed_path(self, what: str) -> ModelError:
         return ModelError(
             "layout.pipeline",
             f"{what} before block '{self.ports.last}' than when the model was traced",

@@ -53,9 +53,9 @@ class StagesTrial(LossTrial):
 
     def send(self, *message: Any) -> Any:
         """The last stage's message, on every stage."""
-        told = [message]
-        dist.broadcast_object_list(told, group_src=self.driver, group=self.group)
-        return told[0]
+        broadcast_message = [message]
+        dist.broadcast_object_list(broadcast_message, group_src=self.driver, group=self.group)
+        return broadcast_message[0]
 
 
 def make_trial(pipeline: Any) -> StagesTrial:

@@ -33,9 +33,11 @@ def move(
     return distributed.redistribute(placements=[target]).to_local(grad_placements=[gradient])
 
 
-def move_to_copy(tensor: Tensor, **how: Any) -> Tensor:
+def move_to_copy(
+    tensor: Tensor, mesh: DeviceMesh, source: Placement, target: Placement, gradient: Placement
+) -> Tensor:
     """As `move`; the result may be written to, as no view that an autograd function made may."""
-    return move(tensor, **how).clone()
+    return move(tensor, mesh, source, target, gradient).clone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,21 @@ def sum_gradient(gradient: DTensor) -> DTensor:
     return gradient.redistribute(placements=[Replicate()] * gradient.device_mesh.ndim)
 
 
-def run_on_local(module: Any, owners: Sequence[nn.Module], *, shares: bool, **how: Any) -> None:
-    """Have a module compute on this rank's part of its parameters."""
-    how = {"forward": module.forward, **how}
-    module._local_forward = LocalForward(owners=tuple(owners), shares=shares, **how)
+def run_on_local(
+    module: Any,
+    owners: Sequence[nn.Module],
+    *,
+    shares: bool,
+    forward: Callable[..., Any] | None = None,
+    enter: Change | None = None,
+    leave: Change | None = None,
+    added_after: frozenset[str] = frozenset(),
+    pick: Mapping[str, Change] | None = None,
+) -> None:
+    """Have a module compute on this rank's part of its parameters: see `LocalForward`."""
+    module._local_forward = LocalForward(
+        forward or module.forward, tuple(owners), shares, enter, leave, added_after, pick or {}
+    )
     # A bound method and not a closure, so that a copy of the module runs its own parameters.
     module.forward = MethodType(forward_on_local, module)
 

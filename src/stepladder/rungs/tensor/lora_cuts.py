@@ -8,6 +8,7 @@ have saw a part of the work on each, so its gradients are summed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -71,7 +72,9 @@ def pairs(layer: Any) -> list[tuple[Any, Any]]:
     return [(layer.lora_A[name], layer.lora_B[name]) for name in layer.lora_A]
 
 
-def replicate(matrix: nn.Module, mesh: DeviceMesh, **how: Any) -> None:
+def replicate(
+    matrix: nn.Module, mesh: DeviceMesh, pick: Mapping[str, Change] | None = None
+) -> None:
     """Hold a matrix whole on every rank, each of which sees a part of its work."""
     distribute(matrix, mesh, {}, shares=True)
-    run_on_local(matrix, [matrix], shares=True, **how)
+    run_on_local(matrix, [matrix], shares=True, pick=pick)

@@ -165,23 +165,23 @@ def cut_linear(
     across, along = (1, 0) if is_transposed(linear) else (0, 1)  # the weight's out and in
     if kind == "row":
         distribute(linear, mesh, {"weight": Shard(along)}, shares=sliced)
-        own = {"leave": leave} if plain else {}  # adapters add to it before it leaves
-        run_on_local(linear, [linear], shares=sliced, added_after=biases(linear), **own)
+        own = leave if plain else None  # adapters add to it before it leaves
+        run_on_local(linear, [linear], shares=sliced, added_after=biases(linear), leave=own)
         if not plain:
             cut_narrowing(name, part, mesh, leave, sliced=sliced)
         return
     if is_transposed(linear):
         linear.nf //= mesh.size()
-    own, pick = {"enter": enter} if plain else {}, None
+    own, pick = enter if plain else None, None
     if kind == "fused":
         # Each rank has a third of its columns for queries, keys and values. The bias is whole: a
         # row of numbers cannot be cut in thirds and then sliced again by a shard axis.
         weight, pick = strided_shard(across, 3), partial(pick_thirds, mesh=mesh)
         distribute(linear, mesh, {"weight": weight}, shares=True)
-        run_on_local(linear, [linear], shares=True, pick={"bias": pick}, **own)
+        run_on_local(linear, [linear], shares=True, pick={"bias": pick}, enter=own)
     else:
         distribute(linear, mesh, {"weight": Shard(across), "bias": Shard(0)}, shares=False)
-        run_on_local(linear, [linear], shares=False, **own)
+        run_on_local(linear, [linear], shares=False, enter=own)
     if not plain:
         cut_widening(part, mesh, pick, enter)
 

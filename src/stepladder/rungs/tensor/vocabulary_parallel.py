@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from stepladder.errors import ModelError, PlanError
+from stepladder.kernels.class_slices import ClassSlice
+from stepladder.kernels.fused_head import HeadSlice
 from stepladder.loss.sliced_cross_entropy import first_class
+from stepladder.model import Anatomy
 from stepladder.rungs.parameter_shards import local
+from stepladder.world import World
 
-from .local_compute import distribute, move, run_on_local
+from .local_compute import LocalForward, distribute, move, run_on_local
 
 TRIED = 64  # tokens that a table of a class of its own is asked for, whole and cut
 
@@ -68,6 +73,23 @@ def cut_head(name: str, head: nn.Linear, mesh: DeviceMesh, *, whole_output: bool
 
     enter = partial(move, mesh=mesh, source=Replicate(), target=Replicate(), gradient=Partial())
     run_on_local(head, [head], shares=False, enter=enter, leave=leave)
+
+
+def head_slice(module: nn.Module, anatomy: Anatomy, world: World) -> HeadSlice | None:
+    """This rank's classes of an output layer that `cut_head` has cut; None where it did not."""
+    head: Any = anatomy.part(module, anatomy.head or None)
+    work: LocalForward | None = getattr(head, "_local_forward", None)
+    if work is None or work.enter is None or not is_plain(work.forward):
+        return None
+    mesh = world.submesh("tensor")
+    group = mesh.get_group()
+    classes = ClassSlice(first_class(head.out_features, mesh), group.size(), group.group_name)
+    return HeadSlice(classes, work.enter)
+
+
+def is_plain(forward: Any) -> bool:
+    """Whether a linear's forward, before it was cut, was torch's."""
+    return getattr(forward, "__func__", None) is nn.Linear.forward
 
 
 def check_classes(name: str, num_classes: int, ways: int) -> None:

@@ -11,7 +11,7 @@ from stepladder.checkpoint.safetensors_file import TensorFile
 from stepladder.errors import RecordError
 from stepladder.train.engine import Engine
 
-from .held_attributes import DATA, RAW
+from .attribute_state import DATA, RAW
 from .rng_state import set_generators
 
 
@@ -45,7 +45,7 @@ def set_own_generators(run: Engine, manifest: Manifest, reader: CheckpointReader
             ) from wrong
 
 
-def set_own_held(run: Engine, manifest: Manifest, reader: CheckpointReader) -> list[str]:
+def set_own_attributes(run: Engine, manifest: Manifest, reader: CheckpointReader) -> list[str]:
     """What the user's code held outside of any state_dict; what stays otherwise, in sentences."""
     if not manifest.ranks:
         return []

@@ -29,7 +29,7 @@ from stepladder.train.engine import Engine
 from stepladder.train.health.nonfinite import Resumed
 from stepladder.train.optimizer.compact.compact_adam import CompactAdam
 from stepladder.train.optimizer.compact.load_state import names_of_state, read_compact
-from stepladder.train.optimizer.error_feedback import set_owed
+from stepladder.train.optimizer.error_feedback import set_error_feedback
 from stepladder.train.optimizer.group_settings import compare_settings, set_counted
 from stepladder.train.optimizer.learning_rates import set_own_rates
 from stepladder.train.optimizer.loose_state import set_loose_state
@@ -40,7 +40,7 @@ from stepladder.train.optimizer.optimizer_state import (
     set_plain_state,
 )
 
-from .own_file import kept_by_rank, set_own_generators, set_own_held
+from .own_file import kept_by_rank, set_own_attributes, set_own_generators
 from .rank_state import set_rank_state
 from .registered_state import load_registered
 from .sharded_state import StateShard, model_shapes, state_shards, stored_path
@@ -65,11 +65,11 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         reader.read_all_into([*((one.name, one.slice, one.tensor) for one in here), *masters])
         read_compact(run, manifest, reader, taken)
         set_own_generators(run, manifest, reader)
-        set_owed(run, manifest, reader)
+        set_error_feedback(run, manifest, reader)
         run.reading.restore(kept_by_rank(run, manifest, reader, (KEY, STREAM_KEY)))
-        told = set_rank_state(run.climbed, run.world, manifest, reader)
-        told += load_registered(run, manifest, reader)
-        told += set_own_held(run, manifest, reader)
+        messages = set_rank_state(run.climbed, run.world, manifest, reader)
+        messages += load_registered(run, manifest, reader)
+        messages += set_own_attributes(run, manifest, reader)
     run.climbed.publish()  # a rank that updates slices read only those
     state, trained = manifest.state, run.index > 0
     asked, run.index, run.position = run.seed, state["step"], state["position"]
@@ -87,7 +87,7 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
     run.statistics = None  # those of before belong to another moment
     run.clock.restart(run.index)
     if run.world.is_rank_zero:
-        run.events += [*changes(run, path, state), *said, *told]
+        run.events += [*changes(run, path, state), *said, *messages]
         run.health.resumed = Resumed(path.name, state.get("batch") or 0, run.events)
         if run.seed != asked:
             run.events.append(f"{path.name} was saved with seed {run.seed}, not {asked}: it stays")

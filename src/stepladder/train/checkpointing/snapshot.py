@@ -21,7 +21,7 @@ from stepladder.rungs import ParameterShard, local
 from stepladder.rungs.data_parallel.renormalised_rows import renormalised
 from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.engine import Engine
-from stepladder.train.optimizer.error_feedback import read_owed
+from stepladder.train.optimizer.error_feedback import read_error_feedback
 from stepladder.train.optimizer.group_settings import counted_settings, given_settings
 from stepladder.train.optimizer.learning_rates import own_rates
 from stepladder.train.optimizer.loose_state import read_loose_state
@@ -79,7 +79,7 @@ def take_snapshot(run: Engine, buffers: dict[str, Tensor] | None) -> Snapshot:
             else:
                 pairs.append((kept, here))
         taken.add(shard, rank, kept)
-    own = {**read_generators(run.world.device), **read_owed(run.climbed), **passing.own}
+    own = {**read_generators(run.world.device), **read_error_feedback(run.climbed), **passing.own}
     own |= run.reading.state()
     own |= run.held.read(run.climbed, run.world.device, run.events)
     taken.files[f"rank-{rank:05d}.safetensors"] = own

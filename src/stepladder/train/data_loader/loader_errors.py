@@ -27,7 +27,7 @@ WAY_OUT = (
 
 
 class ExplainedBatches:
-    """The batches of a DataLoader, whose dataset's errors are told in one line."""
+    """The batches of a DataLoader, whose dataset's errors are reported in one line."""
 
     def __init__(self, batches: Iterable[Any], loader: DataLoader) -> None:
         self.batches, self.loader = batches, loader

@@ -73,9 +73,9 @@ def compute(run: Engine, asked: Metrics, observer: Observer, rows: AllRows) -> d
             values |= asked.of_all_rows(outputs, targets)
         except StepladderError as refused:
             problem = refused
-    values, told = send_to_all(run.world, (values, problem), root)
-    if told is not None:  # on every rank, so that none waits for one that stopped
-        raise problem or told
+    values, shared = send_to_all(run.world, (values, problem), root)
+    if shared is not None:  # on every rank, so that none waits for one that stopped
+        raise problem or shared
     return values
 
 
@@ -93,8 +93,8 @@ def predict(run: Engine, data: Iterable[Any], keep: Keep | None, rows: Rows | No
         # Sent only where needed: a class of a notebook's cannot be.
         lacking = first_that(run.world, structure is None) < run.world.place.num_ranks
         sent = structure if lacking else None
-        tensors, told = send_to_all(run.world, (found and found[0], sent), root)
-        return (structure or told).build(iter(tensors))
+        tensors, shared = send_to_all(run.world, (found and found[0], sent), root)
+        return (structure or shared).build(iter(tensors))
 
 
 def gather_whole(
@@ -203,7 +203,7 @@ def refuse_dealt_rows(data: Any) -> None:
 
 
 def checked(keep: Any) -> Keep:
-    """What picks from outputs, whose failures are told in one line."""
+    """What picks from outputs, whose failures are reported in one line."""
     if keep is None:
         return lambda outputs: outputs
     if not callable(keep):

@@ -155,12 +155,12 @@ def answer(faults: Sequence[Fault], scene: Scene, health: Health, batch: Batch |
     """
     fault = faults[0]
     at_hand = batch if batch is not None and batch.position == fault.mark.position else None
-    told = share(scene.find(fault, at_hand), fault, scene.world, wanted=health.stops)
+    description = share(scene.find(fault, at_hand), fault, scene.world, wanted=health.stops)
     steps = f"step {fault.mark.step}" + (f" and {len(faults) - 1} more" if faults[1:] else "")
     if health.stops:
-        raise NonFinite(steps, f"{told}; {LEFT_OUT}", way_out(fault, health))
+        raise NonFinite(steps, f"{description}; {LEFT_OUT}", way_out(fault, health))
     done = f"; the learning rate is now {health.factor:g} of its schedule's" * bool(health.halvings)
-    return f"{steps}: {told}; the update was left out{done}" if told else ""
+    return f"{steps}: {description}; the update was left out{done}" if description else ""
 
 
 LEFT_OUT = "the update was left out and parameters are as before"
@@ -187,12 +187,12 @@ def share(finding: Finding, fault: Fault, world: World, *, wanted: bool) -> str:
         if not world.is_rank_zero:
             return board.read(note, 2 * PATIENCE_SECONDS) if wanted else ""
         said = [board.take(f"{note}/{rank}", PATIENCE_SECONDS) for rank in range(ranks)]
-        told = sentence([Finding(**json.loads(one)) for one in said], fault)
+        description = sentence([Finding(**json.loads(one)) for one in said], fault)
     except WorldError:  # the other ranks do not read this report
-        told = sentence([finding], fault)
+        description = sentence([finding], fault)
     if world.is_rank_zero:
-        board.post(note, told)
-    return told
+        board.post(note, description)
+    return description
 
 
 def sentence(findings: Sequence[Finding], fault: Fault) -> str:

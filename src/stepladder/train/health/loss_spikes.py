@@ -1,4 +1,4 @@
-"""A loss that jumps: told from the noise of a run by the run's own recent losses.
+"""Loss spikes: a loss that jumps, judged against the noise of the run's own recent losses.
 
 A loss counts as a spike where it lies further above the median of the last losses than noise ever
 brings it: so many median deviations, and by a share of the loss itself, so that a run with hardly

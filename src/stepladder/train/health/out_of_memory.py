@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from stepladder.planner.remedies import Remedy, find_remedies
 from stepladder.record import Memory, Rehearsal, load_calibration
 from stepladder.record.rehearsal import RehearsedChange
 from stepladder.rungs import ParameterShard
+from stepladder.services import service
 from stepladder.train.tuning.planner_inputs import cluster_for, facts_for
 from stepladder.world import World, device_memory_bytes, peak_memory_bytes
 
@@ -51,7 +51,7 @@ def release(shards: Iterable[ParameterShard], device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def held_memory(
+def memory_in_use(
     module: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, limit: int
 ) -> Memory:
     """Who held what when memory ran out: the state is counted, the rest were activations.
@@ -114,8 +114,8 @@ def rehearse_failure(
         if "offload" not in each.kinds and each.case.cluster.num_devices == 1
     ]
     context = remedies[0].forecast.memory.context if remedies else 0
-    try:  # a look upwards: what is rehearsed is the program that trains
-        rehearse = import_module("stepladder.rehearse").rehearse_failure
+    try:
+        rehearse = service("rehearse_failure")
         with without_rehearsal():  # the rehearsed step may fail like the one that it explains
             found: tuple[Rehearsal, list[RehearsedChange]] = rehearse(
                 engine.flops.module, plan, changes, sample=batch, device=device,
@@ -132,7 +132,7 @@ def explain_evaluation(engine: Any, batch: Batch) -> OutOfMemory:
     world, rows = engine.world, batch.num_rows
     now = min(engine.micro or rows, rows)
     limit = engine.plan.memory_bytes or device_memory_bytes(world.device)
-    held = held_memory(engine.module, engine.optimizer, world.device, limit)
+    held = memory_in_use(engine.module, engine.optimizer, world.device, limit)
     state = held.parameters + held.gradients + held.optimizer
     half = (now + 1) // 2
     fewer = f"Give batches of {half} rows, or micro={half} in the plan."
@@ -145,7 +145,7 @@ def explain_evaluation(engine: Any, batch: Batch) -> OutOfMemory:
     if engine.settled.one_rank:
         return short
     shrinks = not engine.settled.slices
-    return tell_all(world, engine.index, engine.micro, rows, short, shrinks=shrinks)
+    return report_to_ranks(world, engine.index, engine.micro, rows, short, shrinks=shrinks)
 
 
 def forecast_remedies(module: nn.Module, plan: Plan, world: World, batch: Batch) -> list[Remedy]:
@@ -163,7 +163,7 @@ def size(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def tell_all(
+def report_to_ranks(
     world: World, step: int, micro: int | None, rows: int, short: OutOfMemory, *, shrinks: bool
 ) -> RankOutOfMemory:
     """Leave word of what happened and end the others' wait; what all raise.
@@ -189,7 +189,7 @@ def largest_below(now: int, rows: int) -> int:
     return next((part for part in range(now // 2, 0, -1) if rows % part == 0), 0)
 
 
-def heard(world: World) -> RankOutOfMemory | None:
+def reported_out_of_memory(world: World) -> RankOutOfMemory | None:
     """What a rank whose memory ran out left for the others."""
     if world.mesh is None or not world.notes.has(NOTE):
         return None

@@ -24,7 +24,7 @@ from stepladder.rungs import Climbed, LossScale, local
 from stepladder.rungs.forward_effects.written_buffers import is_expanded
 from stepladder.seam.modules import buffers_of, module_attributes
 from stepladder.seam.pytree import tree_leaves
-from stepladder.train.checkpointing.held_values import (
+from stepladder.train.checkpointing.attribute_values import (
     MOST,
     class_values,
     is_code,

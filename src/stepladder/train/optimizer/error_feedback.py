@@ -17,7 +17,7 @@ from stepladder.train.engine import Engine
 FACTOR, MISSED = "compress/factor/", "compress/missed/"
 
 
-def read_owed(climbed: Climbed) -> dict[str, Tensor]:
+def read_error_feedback(climbed: Climbed) -> dict[str, Tensor]:
     """Copies of this rank's factors and of what their products missed."""
     compression = climbed.forward_backward.gradient_sync.compression
     if compression is None:
@@ -31,7 +31,7 @@ def read_owed(climbed: Climbed) -> dict[str, Tensor]:
     }
 
 
-def set_owed(run: Engine, manifest: Manifest, reader: CheckpointReader) -> None:
+def set_error_feedback(run: Engine, manifest: Manifest, reader: CheckpointReader) -> None:
     """Go on with what was owed; say so where this plan has no use for it."""
     files = sorted(name for name in manifest.files if name.startswith("rank-"))
     if not files:

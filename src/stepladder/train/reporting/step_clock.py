@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+
+from .compile_events import CompileEvents, Steps
 
 
 @dataclass(slots=True)
 class Clock:
     """Seconds a step took, averaged over the steps since it was last read."""
 
+    compiler: CompileEvents = field(default_factory=CompileEvents)
     _since: float = field(default_factory=time.perf_counter)
     _step: int = 0
     _waited: float = 0.0  # for data, since last read
     _left_out: tuple[int, float] = (0, 0.0)  # steps since last read that do not count, and seconds
     _last: tuple[float, float] | None = None  # what was last read
+
+    def compiling(self, engine: Steps) -> AbstractContextManager[None]:
+        """Context of one step, after which the engine's events say what it compiled."""
+        return self.compiler.told_of(engine)
 
     def restart(self, step: int) -> None:
         self._since, self._step, self._waited = time.perf_counter(), step, 0.0

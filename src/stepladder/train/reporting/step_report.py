@@ -39,7 +39,7 @@ class Taken:
     scale: torch.Tensor | None
     fullest: torch.Tensor | None  # the largest peak memory of any rank; None: there is one rank
     terms: Mapping[str, torch.Tensor]  # of the loss
-    experts: Callable[[], Mapping[str, tuple[float, ...]]] | None = None  # shares by layer
+    experts: Callable[[], Mapping[str, Any]] | None = None  # a report's numbers of mixtures
 
 
 def read_report(taken: Taken, look: Callable[[], None], clock: Clock, world: World) -> Report:
@@ -70,17 +70,8 @@ def read_report(taken: Taken, look: Callable[[], None], clock: Clock, world: Wor
         rank_memory_bytes=memory,
         unit=unit_of(taken.batch, tokens),
         terms={name: term.item() for name, term in taken.terms.items()},
-        **expert_numbers(taken.experts() if taken.experts else {}),
+        **(taken.experts() if taken.experts else {}),
     )
-
-
-def expert_numbers(shares: Mapping[str, tuple[float, ...]]) -> dict[str, Any]:
-    """How evenly routers use their experts, where there are any."""
-    if not shares:
-        return {}
-    load = max(len(row) * max(row) for row in shares.values())
-    dead = sum(row.count(0.0) for row in shares.values())
-    return {"expert_load": load, "dead_experts": dead, "experts": shares}
 
 
 def longest(batch: Batch) -> int:

@@ -8,25 +8,35 @@ from dataclasses import replace
 from torch import nn
 
 from stepladder.kernels import are_alike, has_convolutions
+from stepladder.kernels.fused_head import why_not_fused
+from stepladder.loss import Loss
 from stepladder.model import find_anatomy
-from stepladder.plan import Plan
+from stepladder.plan import Plan, SettledPlan
 
 Kernels = bool | tuple[str, ...]
-WITHOUT_LAYOUT = ("head", "matmuls")
+WITHOUT_HEAD, WITHOUT_LAYOUT, WITHOUT_MATMULS = (
+    ("layout", "matmuls"), ("head", "matmuls"), ("head", "layout"),
+)  # fmt: skip
 
 
 def candidates(
-    plan: Plan, module: nn.Module, written: frozenset[str], *, several: bool = False
+    plan: Plan,
+    module: nn.Module,
+    written: frozenset[str],
+    *,
+    several: bool = False,
+    fuses_head: bool = False,
 ) -> list[Plan]:
     """The plan without compilation, which the others are held against, and then the best guesses.
 
     Args:
         written: words that the user wrote, which are kept.
         several: ranks exchange gradients while backward runs, block by block.
+        fuses_head: kernels would fuse the module's head with its loss.
     """
     ways = [(plan.compile if "compile" in written else compiled,
              plan.kernels if "kernels" in written else kernels)
-            for compiled, kernels in ways_to_run(module, several)]  # fmt: skip
+            for compiled, kernels in ways_to_run(module, several, fuses_head)]  # fmt: skip
     return [replace(plan, compile=way[0], kernels=way[1]) for way in dict.fromkeys(ways)]
 
 
@@ -39,7 +49,23 @@ def recorded(plan: Plan) -> Plan:
     return replace(plan, graphs=True, kernels=kernels or False)
 
 
-def ways_to_run(module: nn.Module, several: bool) -> Iterator[tuple[bool | str, Kernels]]:
+def in_micro_batches(plan: Plan, rows: int) -> list[Plan]:
+    """The plan with a batch of so many rows in halves, quarters and so on, if it is in one now."""
+    if plan.batch.micro is not None or plan.batch.micro_batches not in (None, 1):
+        return []
+    sizes = [rows >> times for times in range(1, rows.bit_length())]
+    return [replace(plan, batch=replace(plan.batch, micro=size)) for size in sizes]
+
+
+def fuses_head(module: nn.Module, loss: Loss, settled: SettledPlan) -> bool:
+    """Whether kernels fuse the head with its loss, as far as its structure tells."""
+    asked = replace(settled, plan=replace(settled.plan, kernels=True))
+    return not why_not_fused(module, find_anatomy(module), loss, asked)
+
+
+def ways_to_run(
+    module: nn.Module, several: bool, fuses_head: bool
+) -> Iterator[tuple[bool | str, Kernels]]:
     """What is compiled in one piece, and which kernels are used.
 
     Plain compilation comes early: kernels that try their matmuls may spend the whole budget, and
@@ -55,7 +81,13 @@ def ways_to_run(module: nn.Module, several: bool) -> Iterator[tuple[bool | str, 
         return
     yield "whole", False
     yield "whole", True
-    if has_convolutions(module):  # channels-last is slower for some nets
+    convolves = has_convolutions(module)
+    if convolves:  # channels-last is slower for some nets
         yield "whole", WITHOUT_LAYOUT
+    if fuses_head:  # and a fused head for some vocabularies
+        yield "whole", WITHOUT_HEAD
+    if convolves or fuses_head:
+        yield "whole", WITHOUT_MATMULS
     if alike:
         yield "blocks", True
+        yield "blocks", False

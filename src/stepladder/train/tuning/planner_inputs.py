@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import nn
 from stepladder.hardware import Cluster, find_device
 from stepladder.model import builtin_shape, describe
 from stepladder.record import Calibration, load_calibration
+from stepladder.services import service
 from stepladder.train.step_batch import as_batch
 from stepladder.workload import Facts, facts_of_shape
 from stepladder.world import Place, device_memory_bytes
@@ -32,15 +32,12 @@ def cluster_for(device: torch.device, place: Place = ALONE) -> Cluster:
 
 
 def speeds_for(device: torch.device, place: Place = ALONE) -> Calibration | None:
-    """What was measured of this device, now at the latest; by rank 0, whose choice all follow.
-
-    The second look upwards in the house: what a device can do is seen by training on it.
-    """
+    """What was measured of this device, now at the latest; by rank 0, whose choice all follow."""
     ranks = place.local_ranks
     if place.rank:
         known = load_calibration(cluster_for(device).device.name)
         return known.shared_by(ranks) if known and device.type == "cpu" else known
-    found: Calibration | None = import_module("stepladder.calibrate").speeds_here(device, ranks)
+    found: Calibration | None = service("speeds_here")(device, ranks, others_wait=True)
     return found
 
 

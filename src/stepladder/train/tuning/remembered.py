@@ -36,10 +36,11 @@ def key_of(module: nn.Module, loss: Any, batch: Any, plans: list[Plan]) -> str:
 
 
 def recall(key: str, device: str) -> dict[str, Any] | None:
-    """The answer that was kept: the plan's words and the reason."""
+    """The answer that was kept: the plan's words, the reason, and the seconds of a step."""
     found = read_all(device).get(key)
-    known = isinstance(found, dict) and {"plan", "because", "date"} <= found.keys()
-    return found if known else None
+    if not isinstance(found, dict) or not {"plan", "because", "date"} <= found.keys():
+        return None
+    return found if isinstance(found.get("step_seconds"), float) else None
 
 
 def keep(key: str, device: str, trials: list[Trial], chosen: Trial, because: str) -> None:
@@ -47,6 +48,7 @@ def keep(key: str, device: str, trials: list[Trial], chosen: Trial, because: str
     answer = {
         "plan": words_of(chosen.plan),
         "because": because,
+        "step_seconds": chosen.step_seconds,
         "date": time.strftime("%Y-%m-%d"),
         "tried": [str(trial) for trial in trials],
     }

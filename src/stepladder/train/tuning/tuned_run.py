@@ -16,12 +16,14 @@ from stepladder.train.build_run import build, settle_here
 from stepladder.train.health.nonfinite import Health
 from stepladder.train.optimizer.given_optimizer import GivenOptimizer
 from stepladder.train.prepare_module import prepare_module
+from stepladder.train.reporting.compile_events import CompileEvents
 from stepladder.train.run import Run
 from stepladder.train.step_batch import as_batch
 from stepladder.world import Place, World
 from stepladder.world.seed import fix_library_algorithms
 
 from .auto_plan import Choice, can_compile
+from .candidates import fuses_head
 from .rank_plan import agree
 from .tuner import Tuner, make_tuner
 
@@ -57,6 +59,9 @@ class Tuning:
         plan, because = self.tuner.choose(
             by_itself(choice.plan) if self.several else choice.plan,
             model, self.loss, sample, make_run,
+            fuses_head=lambda: fuses_head(
+                model, make_loss(self.loss, model), self.settle(choice.plan)
+            ),
         )  # fmt: skip
         if self.several:
             found = replace(choice.plan, compile=plan.compile, kernels=plan.kernels)
@@ -76,6 +81,12 @@ class Tuning:
     def settle(self, plan: Plan) -> SettledPlan:
         return settle_here(plan, self.device, self.world.place)
 
+    def hand_over(self, run: Run, *, at_first_step: bool) -> None:
+        """Tell a run that was just built what was tried, or have it tried when it has a batch."""
+        run.events += self.tuner.told
+        run.tuned_seconds = self.tuner.step_seconds
+        run.retune = self.retune if at_first_step else None
+
     def retune(self, run: Run, batch: Any) -> None:
         """Have a run that took no step yet go on with the plan that ran fastest."""
         if not is_unchanged(run.plan):
@@ -84,7 +95,7 @@ class Tuning:
         own = run.own_batch(batch)  # in the width that the module has by now
         choice = self.choose(Choice(run.plan, run.because), run.module, own)
         run.events += self.tuner.told
-        run.because = choice.because
+        run.because, run.tuned_seconds = choice.because, self.tuner.step_seconds
         if choice.plan == run.plan:
             return
         settled, criterion = self.settle(choice.plan), make_loss(self.loss, run.module)
@@ -94,6 +105,7 @@ class Tuning:
         # The module is stored in float32 by now, whatever it was given in.
         run.climbed = replace(again, narrows=run.climbed.narrows)
         run.settled = settled
+        run.clock.compiler = CompileEvents.of(bool(settled.plan.compile))
 
 
 def by_itself(plan: Plan) -> Plan:

@@ -1,4 +1,4 @@
-"""Imports what the user named, and calls it; what goes wrong there is told in one line.
+"""Imports what the user named, and calls it; what goes wrong there is reported in one line.
 
 A file is imported with its folder first on Python's path, as `python file.py` has it, so that it
 can import the files beside it. A module is found on Python's path, then in the working folder. It

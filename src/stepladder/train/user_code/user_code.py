@@ -103,7 +103,7 @@ class UserCode:
         """Samples for the model; None for a built-in one without any, which has its own."""
         found = self.samples()
         if found is None and (reference := model_reference(self.model)):
-            find_function(reference, "model")  # a name that is not there is told first
+            find_function(reference, "model")  # a name that is not there is reported first
             raise DataError(
                 "data",
                 f"{self.model} is a module without samples, and its file has no data or batch",

@@ -69,9 +69,9 @@ class Replay:
         return {**asdict(self), "same": self.same}
 
     def __str__(self) -> str:
-        told = f"Made with another {'; '.join(self.other)}." if self.other else ALIKE
+        remark = f"Made with another {'; '.join(self.other)}." if self.other else ALIKE
         return "\n".join([f"{self.model}: certificate replayed", *map(str, self.rows),
-                          textwrap.fill(told, WIDTH)])  # fmt: skip
+                          textwrap.fill(remark, WIDTH)])  # fmt: skip
 
 
 ALIKE = "Made with the same versions on the same kind of machine."
@@ -96,22 +96,24 @@ def course_of(run: CertifiedRun, subject: Subject) -> Course:
         raise RecordError("certificate", problem, "Replay it with the one that wrote it.") from None
 
 
-def replay_run(pool: Ranks, told: CertifiedRun, course: Course) -> Replayed:
-    found = record_run(pool, course, told.verdict)
-    check_start(told.first, found.first)
+def replay_run(pool: Ranks, claim: CertifiedRun, course: Course) -> Replayed:
+    found = record_run(pool, course, claim.verdict)
+    check_start(claim.first, found.first)
     seen: Replayed | None = None
-    for step in range(len(told.steps)):
+    for step in range(len(claim.steps)):
         # Each beside what is allowed: the one that is furthest over it is named.
-        apart = {n: (off, limit(course.plan, n)) for n, off in apart_in(told, found, step).items()}
+        apart = {n: (off, limit(course.plan, n)) for n, off in apart_in(claim, found, step).items()}
         if not apart:
             continue
         name = max(apart, key=lambda name: excess(*apart[name]))
         off, allowed = apart[name]
-        here = Replayed(told.asked, told.optimizer, "DIFFERENT", len(told.steps), step, name, off)
+        here = Replayed(
+            claim.asked, claim.optimizer, "DIFFERENT", len(claim.steps), step, name, off
+        )
         if not off <= allowed:
             return here
         seen = seen or replace(here, verdict="the same within tolerance")
-    return seen or Replayed(told.asked, told.optimizer, "identical bits", len(told.steps))
+    return seen or Replayed(claim.asked, claim.optimizer, "identical bits", len(claim.steps))
 
 
 def limit(plan: Plan, name: str) -> float:
@@ -129,13 +131,13 @@ def excess(off: float, allowed: float) -> float:
     return math.inf if math.isnan(off) else off / allowed
 
 
-def check_start(told: Mapping[str, Fingerprint], found: Mapping[str, Fingerprint]) -> None:
-    """Refuse a module that is not the one that was certified."""
-    if told.keys() != found.keys():
-        name = min(told.keys() ^ found.keys())
+def check_start(claim: Mapping[str, Fingerprint], found: Mapping[str, Fingerprint]) -> None:
+    """Refuse a module that is not the one that was claim."""
+    if claim.keys() != found.keys():
+        name = min(claim.keys() ^ found.keys())
         problem = f"is of another module: '{name}' is in one of the two only"
-        raise RecordError("certificate", problem, "Replay it with the module that was certified.")
-    for name, one in told.items():
+        raise RecordError("certificate", problem, "Replay it with the module that was claim.")
+    for name, one in claim.items():
         if one.hash != found[name].hash:
             problem = f"is of other first weights: '{name}' begins with other bits"
             raise RecordError(
@@ -143,16 +145,16 @@ def check_start(told: Mapping[str, Fingerprint], found: Mapping[str, Fingerprint
             )
 
 
-def apart_in(told: CertifiedRun, found: CertifiedRun, step: int) -> dict[str, float]:
+def apart_in(claim: CertifiedRun, found: CertifiedRun, step: int) -> dict[str, float]:
     """How far the loss and each tensor of other bits are away."""
-    one, other = told.steps[step], found.steps[step]
+    one, other = claim.steps[step], found.steps[step]
     # What is not a number equals itself: both runs broke down alike.
     same_loss = one.loss == other.loss or (math.isnan(one.loss) and math.isnan(other.loss))
     apart = {} if same_loss else {"loss": relative(one.loss, other.loss)}
     for name, expected in one.tensors.items():
         mine = other.tensors[name]
         if expected.hash != mine.hash:
-            way = away(expected.sketch, told.first[name].sketch)
+            way = away(expected.sketch, claim.first[name].sketch)
             off = away(expected.sketch, mine.sketch)
             apart[name] = off / way if way else math.inf
     return apart

@@ -47,12 +47,12 @@ def detect_chip(index: int = 0) -> Chip | None:
 def processor_caches(folder: Path) -> Iterator[MemoryLevel]:
     """Caches for data that the first core uses, nearest first; none where Linux does not tell."""
     for entry in sorted(folder.glob("index*")):
-        told = {name: (entry / name).read_text().strip()
+        described = {name: (entry / name).read_text().strip()
                 for name in ("level", "type", "size", "shared_cpu_list")}  # fmt: skip
-        number = re.fullmatch(r"(\d+)([KM]?)", told["size"])
-        if told["type"] == "Instruction" or number is None:
+        number = re.fullmatch(r"(\d+)([KM]?)", described["size"])
+        if described["type"] == "Instruction" or number is None:
             continue
-        cores = told["shared_cpu_list"]
+        cores = described["shared_cpu_list"]
         reach = f"cores {cores}" if re.search(r"[-,]", cores) else "one core"
         size = int(number[1]) * UNITS.get(number[2], 1)
-        yield MemoryLevel(f"L{told['level']} cache", size, None, reach)
+        yield MemoryLevel(f"L{described['level']} cache", size, None, reach)

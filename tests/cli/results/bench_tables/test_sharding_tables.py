@@ -18,6 +18,7 @@ def bench(capsys, name, *words, code=0):
     return capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_each_stage_of_zero_holds_what_theory_says(capsys, tmp_path):
     plot = tmp_path / "z.png"
     rows = json.loads(bench(capsys, "zero", "--steps", "1", "--json", "--plot", str(plot)))

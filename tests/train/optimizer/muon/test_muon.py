@@ -253,9 +253,55 @@ def test_a_group_that_gives_muon_a_vector_is_refused():
     )
 
 
-def test_masters_are_refused():
-    with pytest.raises(PlanError, match="muon keeps no masters, and bf16-master needs them"):
-        begin("bf16-master")
+def test_masters_go_where_float32_parameters_do():
+    """Given the same gradients: matrices to the bit, what AdamW updates to its last digits."""
+    taken, wide = begin("bf16-master"), begin("bf16")
+    others, draw = dict(wide.module.named_parameters()), torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for name, p in taken.module.named_parameters():
+            p.grad = torch.randn(p.shape, generator=draw).bfloat16()
+            others[name].grad = p.grad.float()
+        for run in (taken, wide):
+            run.optimizer.step()
+    matrices = 0
+    for name, p in taken.module.named_parameters():
+        master = taken.optimizer.state[p]["master"]
+        assert p.dtype == torch.bfloat16 and torch.equal(p, master.bfloat16())
+        if name in taken.optimizer.names:
+            matrices += 1
+            assert torch.equal(master, others[name])
+        torch.testing.assert_close(master, others[name], rtol=1e-6, atol=1e-6)
+    assert matrices == 14
+
+
+def test_masters_learn_what_a_plain_loop_does():
+    run, other = begin("bf16-master micro=4"), make()
+    precision, optimizer = Precision.parse("bf16-master"), Optimizer.parse(MUON)
+    blocks = [f"blocks.{index}" for index in range(2)]
+    plain = PlainLoop(other, "cross_entropy", precision, optimizer, blocks=blocks)
+    for step in range(6):
+        assert run.step(batch(step)).loss == pytest.approx(plain.step(*batch(step)).loss, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "state=10",
+            "state: state=10 is a form of Adam's moments, and muon keeps a momentum. Leave state "
+            "out, or use adamw.",
+        ),
+        (
+            "update=backward",
+            "update: update=backward updates a parameter alone, and muon matrices of a shape "
+            "together. Use update=step, or adamw.",
+        ),
+    ],
+)
+def test_forms_of_adams_state_are_refused(words, said):
+    with pytest.raises(PlanError) as refused:
+        begin(f"bf16-master {words}", "muon")
+    assert str(refused.value) == said
 
 
 def test_its_momentum_is_not_that_of_sgd(tmp_path):

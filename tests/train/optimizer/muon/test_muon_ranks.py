@@ -120,6 +120,7 @@ def resumed_run(plan, optimizer, folder, steps):
                 ("fp32 zero1 micro=2", MUON),
                 ("fp32 ddp micro=2", MUON),
                 ("bf16 zero2 micro=2", MUON),
+                ("bf16-master zero3 micro=4", NORMUON),
                 ("fp32 tensor=2 micro=2", NORMUON),
                 ("fp32 pipeline=2 micro=2", NORMUON),
             ],
@@ -158,6 +159,38 @@ def test_another_layout_goes_on_from_slices(tmp_path, plan, ranks):
     for now, others, _ in run(resumed_run, ranks, plan, NORMUON, str(tmp_path), 2, init=False):
         assert now == pytest.approx(losses, rel=1e-6)
         assert apart(others, parts) < 1e-5
+
+
+MASTERS = [
+    "bf16-master zero3",
+    "bf16-master ddp",
+    "bf16-master zero1",
+    "bf16-master tensor=2 micro=8",
+    "bf16-master pipeline=2 micro=2",
+]
+
+
+@pytest.mark.parametrize("plan", soak_after(MASTERS, gate=1))
+def test_masters_learn_on_ranks_what_one_device_does(plan):
+    """Ranks add up gradients in 16 bits, so steps differ by that rounding."""
+    expected, parts = alone("bf16-master", MUON)[:2]
+    for losses, mine, _ in run(learn, 2, plan, MUON, init=False):
+        assert losses == pytest.approx(expected, rel=0.01)
+        assert apart(mine, parts) < 0.02
+
+
+def test_masters_begin_as_the_parameters_of_a_run_without(tmp_path):
+    taken = begin("fp32")
+    taken.step(batch(0)).read()
+    taken.save(tmp_path)
+    again = begin("bf16-master", noise=0.1)
+    again.load(tmp_path)
+    assert not any("of no use" in event for event in again.events)
+    for name, p in again.module.named_parameters():
+        state, there = again.optimizer.state[p], taken.module.get_parameter(name)
+        assert torch.equal(state["master"], there) and torch.equal(p, there.bfloat16())
+        for key, kept in taken.optimizer.state[there].items():
+            assert torch.equal(state[key], kept), (name, key)
 
 
 def test_momentum_of_another_optimizer_is_left_out(tmp_path):

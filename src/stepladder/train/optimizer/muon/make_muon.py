@@ -21,6 +21,7 @@ from stepladder.planner.time.device_speed import NOMINAL, speed_of
 from stepladder.planner.time.orthogonalise_time import STAGE, OrthogonaliseRates
 from stepladder.rungs import Climbed, ParameterShard, float32_matmul_mode
 from stepladder.train.optimizer.build_optimizer import rate_of_group, settings
+from stepladder.train.optimizer.compact.masters import Masters
 from stepladder.train.tuning.planner_inputs import cluster_for
 from stepladder.world import World, deterministic
 from stepladder.world.seed import one_thread
@@ -72,7 +73,9 @@ def choose_matrices(how: Optimizer, module: nn.Module) -> Chosen:
     return Chosen(found, mine, sum(p.numel() for p in trained.values()) - mine)
 
 
-def make_muon(chosen: Chosen, climbed: Climbed, settled: SettledPlan) -> Muon:
+def make_muon(
+    chosen: Chosen, climbed: Climbed, settled: SettledPlan, masters: Masters | None = None
+) -> Muon:
     """The optimizer of this rank; every rank of the world calls it."""
     how, world = settled.plan.optimizer, climbed.forward_backward.world
     refuse_apart(climbed.shards)
@@ -90,7 +93,8 @@ def make_muon(chosen: Chosen, climbed: Climbed, settled: SettledPlan) -> Muon:
     fused = not settled.slices and all(p.is_floating_point() for _, p in named)
     work = divide_work(held, settled, world)
     climbed.notes.extend(filter(None, [str(chosen), work.because]))
-    return Muon(groups, how, work, names=chosen.shapes, fused=fused)
+    kept = None if masters is None else masters.of(climbed.shards)
+    return Muon(groups, how, work, names=chosen.shapes, fused=fused, masters=kept)
 
 
 def refuse_apart(shards: Iterable[ParameterShard]) -> None:

@@ -2,7 +2,8 @@
 
 Momentum is kept for the slices that this rank updates, as any optimizer's state is; so ZeRO slices
 it, checkpoints hold it and a run goes on with it in another layout. Only the directions of a round
-travel, in the type they are computed in: see [Note: rounds] in exchange.py.
+travel, in the type they are computed in: see [Note: rounds] in exchange.py. Parameters in 16 bits
+have masters in float32, as MasterAdam has them; momentum is as wide as what is updated.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from stepladder.plan import Optimizer
 from stepladder.seam.operators import foreach_divide_
+from stepladder.train.optimizer.master_weights import MASTER, MasterAdam
 
 from .exchange import Round, nothing
 from .held_matrices import HeldMatrix
@@ -41,28 +43,44 @@ class Muon(torch.optim.Optimizer):
         *,
         names: Container[str],
         fused: bool,
+        masters: Mapping[nn.Parameter, Tensor] | None = None,
     ) -> None:
         """Make the state of this rank's matrices.
 
         Args:
             names: of the matrices of all ranks.
             fused: torch's AdamW is.
+            masters: values in float32 of parameters that are stored in fewer bits; None: the
+                parameters themselves are updated.
         """
         super().__init__(groups, {"lr": how.lr, "fused": fused})
-        self.how, self.work, self.names = how, work, names
+        self.how, self.work, self.names, self.masters = how, work, names, masters
         self.held = work.exchange.held
         self.grad_scale: Tensor | None = None
         self.found_inf: Tensor | None = None
         others = [group for group in self.param_groups if not group["matrix"]]
-        self.adamw = others and torch.optim.AdamW(
-            others, lr=how.adamw_lr, betas=how.betas, eps=how.eps, fused=fused
-        )
+        self.adamw = others and self.make_adamw(others, fused)
         for one in self.held:
             self.state[one.owned] = self.begin(one)
 
+    def make_adamw(self, groups: list[dict[str, Any]], fused: bool) -> torch.optim.Optimizer:
+        """What updates all other parameters, and what it remembers from the start."""
+        how: dict[str, Any] = {
+            "lr": self.how.adamw_lr, "betas": self.how.betas, "eps": self.how.eps
+        }  # fmt: skip
+        if self.masters is None:
+            return torch.optim.AdamW(groups, fused=fused, **how)
+        made = MasterAdam(groups, self.masters, **how)
+        self.state.update(made.state)
+        return made
+
     def begin(self, one: HeldMatrix) -> dict[str, Tensor]:
         """What a matrix starts with."""
-        state = {MOMENTUM: torch.zeros_like(one.owned, requires_grad=False)}
+        state: dict[str, Tensor] = {}
+        if self.masters is not None:
+            kept = self.masters.get(one.owned)
+            state[MASTER] = one.owned.detach().float().clone() if kept is None else kept
+        state[MOMENTUM] = torch.zeros_like(state.get(MASTER, one.owned), requires_grad=False)
         if self.how.keeps_row_means:
             state[ROW_MEANS] = torch.zeros(row_shape(one), device=one.owned.device)
         return state
@@ -79,7 +97,7 @@ class Muon(torch.optim.Optimizer):
         """Whether what was remembered of every parameter is what this optimizer remembers of it."""
         matrices = {key for name, keys in kept.items() if name in self.names for key in keys}
         others = {key for name, keys in kept.items() if name not in self.names for key in keys}
-        return matrices in (set(), self.matrix_keys) and others <= ADAM
+        return matrices - {MASTER} in (set(), self.matrix_keys) and others <= {*ADAM, MASTER}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -89,7 +107,7 @@ class Muon(torch.optim.Optimizer):
             if bad.item():
                 return
             bad = None
-        if bad is None and divisor is not None:
+        if bad is None and divisor is not None and self.masters is None:
             foreach_divide_([p.grad for p in self.parameters if p.grad is not None], divisor)
             divisor = None
         with self.work.around():
@@ -142,10 +160,11 @@ class Muon(torch.optim.Optimizer):
     def direction(self, index: int, divisor: Tensor | None, bad: Tensor | None) -> Tensor:
         """What is orthogonalised, of this rank's part; the momentum is updated."""
         owned = self.held[index].owned
-        if owned.grad is None:  # torch's optimizers leave such a parameter out
-            return torch.zeros_like(owned, memory_format=torch.contiguous_format)
-        gradient = owned.grad if divisor is None else owned.grad / divisor
         kept, momentum = self.state[owned][MOMENTUM], self.how.momentum
+        if owned.grad is None:  # torch's optimizers leave such a parameter out
+            return torch.zeros_like(kept, memory_format=torch.contiguous_format)
+        gradient = owned.grad.to(kept.dtype)
+        gradient = gradient if divisor is None else gradient / divisor
         if bad is None:
             now = kept.lerp_(gradient, 1 - momentum)
         else:
@@ -169,9 +188,9 @@ class Muon(torch.optim.Optimizer):
         self, one: HeldMatrix, group: dict[str, Any], pieces: Pieces, bad: Tensor | None
     ) -> None:
         """Update this rank's part of a matrix."""
-        p = one.owned
-        if p.grad is None:
+        if one.owned.grad is None:
             return
+        p = self.state[one.owned].get(MASTER, one.owned)
         update = torch.empty(p.shape, dtype=self.work.exchange.dtype, device=p.device)
         for piece, part in pieces:
             one.places[piece].view(update).copy_(part)
@@ -180,6 +199,8 @@ class Muon(torch.optim.Optimizer):
             p.mul_(shrink).add_(update, alpha=-rate)
         else:
             replace_unless(bad, p, (p * shrink).add_(update, alpha=-rate))
+        if p is not one.owned:
+            one.owned.copy_(p)
 
     def factor(self, one: HeldMatrix) -> float:
         """Of the learning rate, by the shape of the matrix."""

@@ -4,7 +4,7 @@ A module's attributes and those of its class, its buffers that are not persisten
 holds. A step may change
 them, and then a run that goes on without them computes something else. Those that have changed
 since the run was begun are saved beside a rank's random generators and given back to the same
-ranks; on other ranks, all go on with those of the first. What cannot be stored is told, once.
+ranks; on other ranks, all go on with those of the first. What cannot be stored is reported, once.
 
 Globals, and what code holds elsewhere, are not found.
 """
@@ -24,7 +24,7 @@ from stepladder.rungs import Climbed
 from stepladder.seam.modules import buffers_of, module_attributes, persistent_buffers
 from stepladder.train.tuning.loss_state import has_contents
 
-from .held_values import capture, class_values, fill_tensor, give_back, mark, own_classes
+from .attribute_values import capture, class_values, fill_tensor, give_back, mark, own_classes
 from .plain_values import decode, encode
 from .rank_state import has_extra_state
 
@@ -82,13 +82,13 @@ Slot = tuple[MutableMapping[str, Any], str]  # what holds a value, and under whi
 
 
 @dataclass(slots=True)
-class HeldAttributes:
+class AttributeState:
     """What is held outside of the state, and how it was when the run was begun."""
 
     first: dict[str, Any] = field(default_factory=dict)
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
-    def begin(self, climbed: Climbed) -> HeldAttributes:
+    def begin(self, climbed: Climbed) -> AttributeState:
         self.first = {name: marked(held[key]) for name, (held, key) in slots(climbed)}
         return self
 
@@ -108,8 +108,8 @@ class HeldAttributes:
                 else:
                     found[DATA + name] = encode(capture(value))
             except (TypeError, ValueError, RecursionError, RuntimeError) as unable:
-                if name not in self.told:
-                    self.told.add(name)
+                if name not in self.reported:
+                    self.reported.add(name)
                     events.append(
                         f"the attribute '{name}' changes in training and no checkpoint can hold it "
                         f"({unable}): a run that goes on begins with a new one. {WAY_OUT}"
@@ -123,7 +123,7 @@ class HeldAttributes:
         kept = {name.partition("/")[2]: (name, value) for name, value in stored.items()}
         here = dict(slots(climbed))
         for name, _ in list(self.changed(climbed)):
-            if name not in kept and name not in self.told:
+            if name not in kept and name not in self.reported:
                 yield f"no attribute '{name}' is in the checkpoint, and it has changed: it stays so"
         for name, (path, value) in kept.items():
             slot = here.get(name) or missing_slot(climbed, name)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stepladder.train import climb
-from stepladder.train.checkpointing.held_values import capture, give_back, mark
+from stepladder.train.checkpointing.attribute_values import capture, give_back, mark
 from tests.ranks import run as on_ranks
 from tests.train.checkpointing.state_in_attributes import (
     KINDS,

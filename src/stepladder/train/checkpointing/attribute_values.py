@@ -199,11 +199,11 @@ def class_values(kind: type) -> dict[str, Any]:
     return {
         name: value
         for name, value in vars(kind).items()
-        if not name.startswith("__") and not is_code(value) and is_held(value)
+        if not name.startswith("__") and not is_code(value) and is_attribute_value(value)
     }
 
 
-def is_held(value: Any) -> bool:
+def is_attribute_value(value: Any) -> bool:
     known = isinstance(value, (Tensor, np.ndarray, *GENERATORS)) or is_scalar(value)
     return known or type(value) in (*MAPPINGS.values(), *SEQUENCES.values(), tuple, set)
 
