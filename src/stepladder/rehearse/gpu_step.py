@@ -65,10 +65,19 @@ class GpuStep(GpuKernels):
             made = gpu_lstm(*args)
             if made is not None:
                 return made
+        if func is F.linear and not torch.is_autocast_enabled("cpu"):
+            args = (in_rows(args[0]), *args[1:])
         if getattr(func, "__name__", "") in WIDENED_ON_CPU:
             with torch.autocast("cpu", enabled=False):
                 return super().__torch_function__(func, types, args, given)
         return super().__torch_function__(func, types, args, given)
+
+
+def in_rows(input: Tensor) -> Tensor:
+    """The input as a GPU multiplies it: one matrix, copied where its rows are not one."""
+    if input.dim() < 3 or input.is_contiguous():
+        return input
+    return input.flatten(0, -2).unflatten(0, input.shape[:-1])
 
 
 def edges(tensors: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from heapq import heappop, heappush
 from itertools import pairwise
 
 from stepladder.rehearse.recorder import Allocation
@@ -37,10 +38,15 @@ def kept_for_backward(graph: Graph, free: set[Allocation]) -> set[Allocation]:
     flows = Flows()
     distance = distances(graph, needed)
     readers = readers_of(graph.forward + graph.backward)
+    apart = used_far_apart(graph.forward, makers)
     for one, cost in costs(graph, makers, distance, readers, free).items():
         flows.allow((one, False), (one, True), cost)
         written = makers.get(one)
-        if written is None or one in fixed or not all(node.again for node in written):
+        if (
+            written is None
+            or one in fixed
+            or not all(node.again and node not in apart for node in written)
+        ):
             flows.allow(SOURCE, (one, False), math.inf)
         else:
             for node in written:
@@ -53,6 +59,40 @@ def kept_for_backward(graph: Graph, free: set[Allocation]) -> set[Allocation]:
     return {
         one for one, after in reached if not after and (one, True) not in reached and one in makers
     }
+
+
+def used_far_apart(nodes: list[Node], makers: dict[Allocation, list[Node]]) -> set[Node]:
+    """Operations that are not computed again: what they read was read before by another kernel.
+
+    The stream of a transformer's blocks is read by the next norm, and far later by the next sum:
+    computed again, both would need what came before it.
+    """
+    order, readers = {node: place for place, node in enumerate(nodes)}, readers_of(nodes)
+    found: set[Node] = set()
+    for one, made in makers.items():
+        users = [node for node in readers[one] if node not in made]
+        if len(users) > 1 and all(node.fused for node in made):
+            first = first_apart(made[0], max(order[user] for user in users), order, readers)
+            found.update(user for user in users if user.fused and order[user] > first)
+    return found
+
+
+def first_apart(
+    start: Node, last: int, order: dict[Node, int], readers: dict[Allocation, list[Node]]
+) -> int:
+    """The place of the first operation, up to the last, that no fused chain from here reaches."""
+    waiting, seen = [(order[start], True)], {start}
+    nodes = tuple(order)
+    while waiting:
+        place, fused = heappop(waiting)
+        if not fused:
+            return place
+        for one in nodes[place].writes:
+            for user in readers[one]:
+                if user not in seen and order[user] <= last:
+                    seen.add(user)
+                    heappush(waiting, (order[user], user.fused))
+    return last
 
 
 def costs(
