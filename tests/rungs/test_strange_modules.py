@@ -153,7 +153,7 @@ def before_torch_2_13(cases, plan):
     soak_after(["fp32 zero2 micro=2", "fp32 zero3 recompute=blocks", "fp32 zero3"], gate=2),
 )
 def test_ranks_that_use_different_parameters_send_zeros_before_torch_2_13_too(plan):
-    cases = ["experts", *CONDITIONAL]
+    cases = ["experts", "in_place", *CONDITIONAL]
     for found in run(before_torch_2_13, 2, cases, plan, init=False):
         assert wrong(found, cases) == {}
 

@@ -65,6 +65,11 @@ def spread_parts(module: nn.Module) -> list[nn.Module]:
     return spread + parts_apart(module)
 
 
+def blocks_among(units: Sequence[Unit]) -> list[nn.Module]:
+    """The units that are blocks, sliced as a whole."""
+    return [unit.parts[0] for unit in units[:-1] if not (unit.full_width or unit.experts)]
+
+
 def is_spread(parameter: Tensor) -> bool:
     """Whether other ranks of the experts axis have other values of it."""
     return isinstance(parameter, DTensor) and any(

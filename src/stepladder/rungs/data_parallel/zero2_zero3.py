@@ -45,7 +45,7 @@ from stepladder.seam.sharding import join
 from stepladder.world import World
 
 from .broadcast_parameters import declares_anatomy
-from .fsdp_units import Unit, is_spread, units_of
+from .fsdp_units import Unit, blocks_among, is_spread, units_of
 from .gradient_sync import Around, GradientSync, sum_in_float32
 from .renormalised_rows import RenormalisedRows
 from .replicated_parameters import ReplicatedParameters
@@ -136,7 +136,11 @@ def synchronise(
     adding = adding or replicated.averaging(group)
     around = micro_batch_context(module, units, replicated, renormalised, world, prepare, adding)
     sync = GradientSync(module, ways, around, after_evaluation=renormalised.shorten)
-    return send_zeros(module, units, replicated, sync)
+    sync = send_zeros(module, units, replicated, sync)
+    # Last: what marks a block's inputs gives it views, which nobody may write to.
+    for block in () if declares_anatomy(module) else blocks_among(units):
+        CopiedInputs(block)
+    return sync
 
 
 def show_outputs(module: nn.Module, units: Sequence[Unit], plan: Plan) -> None:
@@ -276,13 +280,10 @@ def micro_batch_context(
     if not declares_anatomy(module):
         parts = [part for unit in units for part in unit.parts]
         used = UsedParameters(module, parts, replicated.all)
-        blocks = [unit.parts[0] for unit in units[:-1] if not (unit.full_width or unit.experts)]
         for expert in parts_apart(module):
             if expert in parts:
                 vars(expert)[NOTE_USE] = partial(used.note_use, expert)
-        SkippedBlocks(module, blocks, used.skip)
-        for block in blocks:
-            CopiedInputs(block)
+        SkippedBlocks(module, blocks_among(units), used.skip)
 
     @contextmanager
     def around_micro_batch(last: bool) -> Iterator[None]:
