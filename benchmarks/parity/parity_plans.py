@@ -263,16 +263,13 @@ wide     fp32 zero3 shard=2 kernels=on
 wide     fp32 zero3 shard=2 kernels=on recompute=blocks micro=1
 wide     fp32 tensor=2 kernels=on
 wide     fp32 pipeline=2 kernels=on
-wide     fp32 context=2 kernels=on
 wide     fp32 pipeline=2 kernels=on schedule=zero-bubble
 wide     fp32 pipeline=2 kernels=on schedule=interleaved:2
 wide     fp32 hsdp shard=2 replicate=2 kernels=on
 wide     fp32 ddp replicate=2 tensor=2 kernels=on
 wide     fp32 zero3 shard=2 tensor=2 kernels=on
 wide     fp32 zero3 shard=2 pipeline=2 kernels=on
-wide     fp32 zero3 shard=2 context=2 kernels=on
 wide     fp32 pipeline=2 tensor=2 kernels=on
-wide     fp32 context=2 tensor=2 kernels=on
 wide     fp32 zero3 shard=2 pipeline=2 tensor=2 kernels=on
 wide     bf16 zero3 shard=2 kernels=on
 wide     bf16 tensor=2 kernels=on
@@ -280,7 +277,6 @@ wide     fp16 zero3 shard=2 tensor=2 kernels=on
 hf-wide  fp32 zero3 shard=2 kernels=on
 hf-wide  fp32 tensor=2 kernels=on
 hf-wide  fp32 pipeline=2 kernels=on
-hf-wide  fp32 context=2 kernels=on
 hf-wide  fp32 zero3 shard=2 tensor=2 kernels=on
 """
 

@@ -25,7 +25,6 @@ LAYOUTS = [
     "zero3 shard=2",
     "tensor=2",
     "pipeline=2",
-    "context=2",
     "zero2 shard=2 micro=1",
     "zero3 shard=2 tensor=2",
     "hsdp shard=2 replicate=2 micro=2",
@@ -35,9 +34,6 @@ LAYOUTS = [
     "pipeline=2 tensor=2",
     "zero3 shard=2 pipeline=2",
     "zero1 shard=2 pipeline=2",
-    "zero3 shard=2 context=2",
-    "context=2 tensor=2",
-    "pipeline=2 context=2",
     "zero3 shard=2 recompute=blocks",
 ]
 

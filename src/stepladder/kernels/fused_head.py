@@ -161,6 +161,8 @@ def why_not_fused(
     replaced = not cut and isinstance(head, nn.Module) and has_own_forward(head)
     if type(head) is not nn.Linear or head.bias is not None or replaced:
         return "the module does not end in a plain linear without a bias"
+    if settled.layout.context > 1:
+        return "ranks of context= were seen to hang in the backward pass of a fused head"
     if not settled.fuses_head(head.out_features):
         return f"{head.out_features:,} classes; it is faster from {FUSED_VOCABULARY:,}"
     return ""
