@@ -209,6 +209,13 @@ BROKEN = {  # rule: (facts, plan, cluster, message)
         "state: state=14 says how masters are kept, and bf16 keeps none. "
         "Use bf16-master, or leave state out.",
     ),
+    "compact state is Adam's": (
+        LLAMA,
+        "bf16-master micro=1 state=14 optimizer='muon lr=0.02'",
+        "1 x H100-80GB",
+        "state: state=14 is a form of Adam's moments, and muon keeps a momentum. "
+        "Leave state out, or use adamw.",
+    ),
     "backward updates one by one": (
         LLAMA,
         "bf16-master update=backward micro=1 batch=1 optimizer='adamw clip=1'",
