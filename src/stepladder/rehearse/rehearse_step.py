@@ -211,7 +211,9 @@ def run_steps(
         claim_state(recorder, run.module, run.optimizer)
         recorder.phase = FORWARD
         held = list[tuple[Batch, ...]]()
-        blocks = [run.module.get_submodule(name) for name in run.climbed.anatomy.blocks]
+        anatomy = run.climbed.anatomy
+        parts = [anatomy.part(run.module, name) for name in anatomy.blocks]
+        blocks = [part for part in parts if part is not None]  # a stage has some of them
         with (
             moments_followed(recorder, run.module, run.optimizer),
             graphs_followed(recorder, run.module, blocks),

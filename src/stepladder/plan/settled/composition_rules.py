@@ -97,9 +97,14 @@ def graphs_offload_nothing(plan: Plan) -> PlanError | None:
 
 
 def optimizer_keeps_masters(plan: Plan) -> PlanError | None:
-    if not plan.precision.masters or plan.optimizer.name in ("adamw", "adam", "muon"):
-        return None
     name = plan.optimizer.name.removeprefix(PYTHON)
+    if not plan.precision.masters or name in ("adamw", "adam"):
+        return None
+    if name == "muon":
+        if plan.precision.compute != "fp8":
+            return None
+        problem = f"{plan.precision} has been compared with one device under Adam only"
+        return PlanError("optimizer", problem, "Use adamw, or precision=bf16-master.")
     problem = f"{name} keeps no masters, and {plan.precision} needs them"
     return PlanError("optimizer", problem, "Use adamw, or precision=bf16.")
 
