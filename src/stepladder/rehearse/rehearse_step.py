@@ -211,9 +211,7 @@ def run_steps(
         claim_state(recorder, run.module, run.optimizer)
         recorder.phase = FORWARD
         held = list[tuple[Batch, ...]]()
-        anatomy = run.climbed.anatomy
-        parts = [anatomy.part(run.module, name) for name in anatomy.blocks]
-        blocks = [part for part in parts if part is not None]  # a stage has some of them
+        blocks = blocks_here(run)
         with (
             moments_followed(recorder, run.module, run.optimizer),
             graphs_followed(recorder, run.module, blocks),
@@ -239,6 +237,13 @@ def run_steps(
             f"cannot be rehearsed ({type(failed).__name__}: {first_line(failed)})",
             "Use the forecast, or measure the step.",
         ) from failed
+
+
+def blocks_here(run: Run) -> list[nn.Module]:
+    """The blocks that this rank has: a stage has some of them."""
+    anatomy = run.climbed.anatomy
+    parts = (anatomy.part(run.module, name) for name in anatomy.blocks)
+    return [part for part in parts if part is not None]
 
 
 def settle_loss(run: Run) -> bool:
