@@ -102,6 +102,17 @@ def test_a_checkpoint_without_masters_is_gone_on_from_its_parameters(tmp_path):
     assert second.optimizer.counts.unique().tolist() == [2.0]
 
 
+def test_float32_parameters_are_read_from_the_masters_of_a_checkpoint(tmp_path):
+    first = run_of("bf16-master")
+    for batch in ragged(2):
+        first.step(batch).read()
+    first.save(tmp_path)
+    second = run_of("fp32", model=llama(seed=9))
+    second.load(tmp_path)
+    for p, q in zip(first.module.parameters(), second.module.parameters()):
+        assert torch.equal(first.optimizer.state[p]["master"], q)
+
+
 def test_torchs_own_state_dict_keeps_the_digits():
     run = run_of("bf16-master")
     for batch in ragged(2):

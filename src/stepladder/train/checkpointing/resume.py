@@ -33,6 +33,7 @@ from stepladder.train.optimizer.error_feedback import set_error_feedback
 from stepladder.train.optimizer.group_settings import compare_settings, set_counted
 from stepladder.train.optimizer.learning_rates import set_own_rates
 from stepladder.train.optimizer.loose_state import set_loose_state
+from stepladder.train.optimizer.master_weights import MASTER
 from stepladder.train.optimizer.optimizer_state import (
     begin_anew,
     make_state,
@@ -62,7 +63,8 @@ def load(run: Engine, folder: str | Path, *, strict: bool = True) -> Path:
         here, taken = places(run, path, manifest)
         masters = begin_anew(run, taken)
         set_plain_state(run, manifest, reader)
-        reader.read_all_into([*((one.name, one.slice, one.tensor) for one in here), *masters])
+        wanted = ((source_of(one, manifest), one.slice, one.tensor) for one in here)
+        reader.read_all_into([*wanted, *masters])
         read_compact(run, manifest, reader, taken)
         set_own_generators(run, manifest, reader)
         set_error_feedback(run, manifest, reader)
@@ -125,6 +127,15 @@ def places(run: Engine, path: Path, manifest: Manifest) -> tuple[list[StateShard
         return model, names_of_state(run, manifest, path)
     taken = make_state(run, manifest, path)
     return model + [shard for shard in all_here() if shard.name in taken], taken
+
+
+def source_of(shard: StateShard, manifest: Manifest) -> str:
+    """Where a tensor is read: a float32 parameter from its master, if one was saved."""
+    kind, _, name = shard.name.partition("/")
+    master = manifest.tensors.get(full := f"optimizer/{name}/{MASTER}")
+    if kind != "model" or master is None or shard.tensor.dtype is not torch.float32:
+        return shard.name
+    return full if master.shape == manifest.tensors[shard.name].shape else shard.name
 
 
 def check_slices(path: Path, manifest: Manifest, run: Engine) -> None:
