@@ -131,6 +131,11 @@ llama     fp32 context=2
 llama     fp32 context=4
 llama     fp32 zero3 context=2 shard=2
 llama     fp32 context=2 tensor=2
+llama     fp32 pipeline=2 context=2
+llama     fp32 zero3 pipeline=2 context=2 micro=1
+llama     fp32 pipeline=2 context=2 tensor=2
+llama     bf16 pipeline=2 context=2
+hf-llama  fp32 pipeline=2 context=2
 llama     bf16 zero3 shard=2 tensor=2
 llama     bf16 context=2
 llama     fp16 tensor=2
@@ -263,13 +268,18 @@ wide     fp32 zero3 shard=2 kernels=on
 wide     fp32 zero3 shard=2 kernels=on recompute=blocks micro=1
 wide     fp32 tensor=2 kernels=on
 wide     fp32 pipeline=2 kernels=on
+wide     fp32 context=2 kernels=on
 wide     fp32 pipeline=2 kernels=on schedule=zero-bubble
 wide     fp32 pipeline=2 kernels=on schedule=interleaved:2
 wide     fp32 hsdp shard=2 replicate=2 kernels=on
 wide     fp32 ddp replicate=2 tensor=2 kernels=on
 wide     fp32 zero3 shard=2 tensor=2 kernels=on
 wide     fp32 zero3 shard=2 pipeline=2 kernels=on
+wide     fp32 zero3 shard=2 context=2 kernels=on
 wide     fp32 pipeline=2 tensor=2 kernels=on
+wide     fp32 context=2 tensor=2 kernels=on
+wide     fp32 pipeline=2 context=2 kernels=on
+wide     fp32 ddp replicate=2 kernels=on micro=1
 wide     fp32 zero3 shard=2 pipeline=2 tensor=2 kernels=on
 wide     bf16 zero3 shard=2 kernels=on
 wide     bf16 tensor=2 kernels=on
@@ -277,6 +287,7 @@ wide     fp16 zero3 shard=2 tensor=2 kernels=on
 hf-wide  fp32 zero3 shard=2 kernels=on
 hf-wide  fp32 tensor=2 kernels=on
 hf-wide  fp32 pipeline=2 kernels=on
+hf-wide  fp32 context=2 kernels=on
 hf-wide  fp32 zero3 shard=2 tensor=2 kernels=on
 """
 

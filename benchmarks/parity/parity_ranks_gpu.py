@@ -39,6 +39,7 @@ KERNELS = [
     "fp32 zero2 shard=2 kernels=on",
     "fp32 zero3 shard=2 kernels=on",
     "fp32 tensor=2 kernels=on",
+    "fp32 context=2 kernels=on",
     "fp32 zero3 shard=2 tensor=2 kernels=on",
     "bf16 zero3 shard=2 kernels=on",
     "bf16 tensor=2 kernels=on",

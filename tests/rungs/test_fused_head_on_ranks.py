@@ -25,7 +25,9 @@ LAYOUTS = [
     "zero3 shard=2",
     "tensor=2",
     "pipeline=2",
+    "context=2",
     "zero2 shard=2 micro=1",
+    "ddp replicate=2 micro=1",
     "zero3 shard=2 tensor=2",
     "hsdp shard=2 replicate=2 micro=2",
     "tensor=4",
@@ -34,6 +36,9 @@ LAYOUTS = [
     "pipeline=2 tensor=2",
     "zero3 shard=2 pipeline=2",
     "zero1 shard=2 pipeline=2",
+    "zero3 shard=2 context=2",
+    "context=2 tensor=2",
+    "pipeline=2 context=2",
     "zero3 shard=2 recompute=blocks",
 ]
 
@@ -158,15 +163,15 @@ def check(kind: str, layout: str, optimizer: str):
 
 
 CASES = [
-    *[("built-in", layout, SGD) for layout in LAYOUTS[:4]],
+    *[("built-in", layout, SGD) for layout in LAYOUTS[:5]],
     *[("foreign", layout, ADAMW) for layout in LAYOUTS[:3]],
-    *[("built-in", layout, SGD) for layout in LAYOUTS[4:]],
+    *[("built-in", layout, SGD) for layout in LAYOUTS[5:]],
     *[("foreign", layout, SGD) for layout in LAYOUTS[3:]],
     *[(kind, layout, ADAMW) for kind in ("built-in", "untied") for layout in LAYOUTS],
 ]
 
 
-@pytest.mark.parametrize(("kind", "layout", "optimizer"), soak_after(CASES, gate=7))
+@pytest.mark.parametrize(("kind", "layout", "optimizer"), soak_after(CASES, gate=8))
 def test_ranks_train_as_a_plain_loop_and_never_make_logits(kind, layout, optimizer):
     found = check(kind, layout, optimizer)
     ends = [one for one in found if one[4]]

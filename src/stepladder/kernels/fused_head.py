@@ -71,7 +71,10 @@ class FusedHead:
     def loss(self) -> Loss:
         own = self.unfused.kind == "own"  # without logits the module computes none
         takes = (lambda outputs: outputs) if own else self.unfused.takes
-        return replace(self.unfused, function=self._loss, takes=takes)
+        return replace(self.unfused, function=self._loss, takes=takes, parameters=self._parameters)
+
+    def _parameters(self) -> tuple[Tensor, ...]:
+        return () if self.refusal or self.bypassed else (own_part(self.head.weight),)
 
     def _loss(self, outputs: Any, targets: Tensor) -> Tensor:
         if self.refusal or self.bypassed:
@@ -121,11 +124,11 @@ class FusedHead:
     @contextmanager
     def returning_logits(self) -> Iterator[None]:
         """A block in which the module returns what it would without this rung."""
-        self.bypassed = True
+        before, self.bypassed = self.bypassed, True
         try:
             yield
         finally:
-            self.bypassed = False
+            self.bypassed = before
 
     @property
     def _takes_cache(self) -> bool:
@@ -161,8 +164,6 @@ def why_not_fused(
     replaced = not cut and isinstance(head, nn.Module) and has_own_forward(head)
     if type(head) is not nn.Linear or head.bias is not None or replaced:
         return "the module does not end in a plain linear without a bias"
-    if settled.layout.context > 1:
-        return "ranks of context= were seen to hang in the backward pass of a fused head"
     if not settled.fuses_head(head.out_features):
         return f"{head.out_features:,} classes; it is faster from {FUSED_VOCABULARY:,}"
     return ""

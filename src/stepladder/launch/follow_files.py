@@ -7,9 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
-from torch.distributed.elastic.multiprocessing.tail_log import TailLog
-
-from stepladder.launch.local.rank_logs import Screen
+from stepladder.launch.local.rank_logs import FileTail, Screen
 
 
 class FollowedFiles:
@@ -28,13 +26,15 @@ class FollowedFiles:
         *,
         stderr: bool = False,
     ) -> None:
-        named = {index: str(path) for index, path in enumerate(files)}
-        whose = {index: (labels or {}).get(index, "") for index in named}
-        screen = Screen(stream, stderr=stderr)
-        self._tail = TailLog("shown", named, screen, whose)  # type: ignore[arg-type]
+        self.files, self.labels = files, labels or {}
+        self.screen = Screen(stream, stderr=stderr)
+        self.tails: list[FileTail] = []
 
     def __enter__(self) -> FollowedFiles:
-        self._tail.start()
+        self.tails = [
+            FileTail(str(path), self.screen, self.labels.get(index, ""))
+            for index, path in enumerate(self.files)
+        ]
         return self
 
     def __exit__(
@@ -43,4 +43,5 @@ class FollowedFiles:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._tail.stop()
+        for tail in self.tails:
+            tail.stop()

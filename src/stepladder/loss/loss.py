@@ -43,6 +43,8 @@ class Loss:
     weighting: Weighting | None = None  # of pieces; None: by targets other than -100
     # What it takes of the outputs; raises where that is missing, also where no target is valid.
     takes: Callable[[Any], Any] = lambda outputs: outputs
+    # What it reads besides the outputs, which needs a gradient also where no target is valid.
+    parameters: Callable[[], tuple[torch.Tensor, ...]] = tuple
     # Of inputs and targets: the module and the loss compiled as one, where they are.
     with_module: Callable[[Any, Any], torch.Tensor] | None = None
 

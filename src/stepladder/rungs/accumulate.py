@@ -204,7 +204,11 @@ class Accumulate:
             except Exception:  # a loss may do anything where it has nothing to do
                 pass
             self.terms.computed = {}
-        return zero_loss(outputs)
+        return zero_loss((outputs, self.loss.parameters()))
+
+    def module_outputs(self, part: Batch) -> Any:
+        """What the module returns, on ranks that have it; all ranks call it together."""
+        return self.outputs(part)
 
     def outputs(self, part: Batch) -> Any:
         return call(self.gradient_sync.module, self.read_inputs(part.inputs))

@@ -37,7 +37,7 @@ def tensors_in(outputs: Any, depth: int = 4) -> Iterator[Tensor]:
 
 
 def zero_loss(outputs: Any) -> Tensor:
-    """Zero that depends on the outputs, so that every parameter gets a gradient of zero."""
+    """Zero that depends on the tensors in it, so that every parameter gets a gradient of zero."""
     used = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
     # A mean over no target is not a number, nor is its gradient: the other outputs will do.
     used = [tensor for tensor in used if tensor.dim()] or used

@@ -69,13 +69,15 @@ class Compilations:
     def end(self, what: Any) -> None:
         self.seconds += time.perf_counter() - self.began
 
+    def listen(self) -> None:
+        """Have torch tell of what it compiles from now on: torch.compiler.reset() ends that."""
+        handler = find(CALLBACKS) if has(CALLBACKS) else None
+        if handler is not None and self.start not in handler.start_callbacks:
+            handler.register_start_callback(self.start)
+            handler.register_end_callback(self.end)
+
 
 @cache
 def watch_compilations() -> Compilations:
-    """The count, from the first call on; it stays at 0 where torch tells nobody."""
-    watched = Compilations()
-    if has(CALLBACKS):
-        handler = find(CALLBACKS)
-        handler.register_start_callback(watched.start)
-        handler.register_end_callback(watched.end)
-    return watched
+    """The count, which goes on while it listens; it stays at 0 where torch tells nobody."""
+    return Compilations()

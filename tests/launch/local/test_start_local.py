@@ -14,7 +14,7 @@ import pytest
 
 from stepladder.errors import RecordError
 from stepladder.launch import launch_local
-from stepladder.launch.local.rank_logs import Screen
+from stepladder.launch.local.rank_logs import Screen, WholeLines
 from stepladder.launch.local.start_local import rank_environment
 from tests.processes import ended
 
@@ -65,6 +65,18 @@ def test_a_complaint_that_two_ranks_make_at_once_is_shown_once():
     for thread in threads:
         thread.join()
     assert shown.getvalue() in lines
+
+
+def test_a_line_that_is_written_in_pieces_is_shown_whole_behind_its_label():
+    shown = io.StringIO()
+    screen = Screen(shown, stderr=False)
+    first, second = WholeLines(screen, ""), WholeLines(screen, "[rank 1] ")
+    for piece in ("a", " ready", "\n", "b"):
+        first.write(piece)
+        second.write(piece.upper())
+    first.end()
+    second.end()
+    assert shown.getvalue() == "a ready\n[rank 1] A READY\nb\n[rank 1] B\n"
 
 
 def test_a_rank_that_ends_badly_is_named_with_its_last_words(tmp_path, capsys):

@@ -48,13 +48,12 @@ def test_only_zero_3_gathers_again_for_backward():
     assert not settled("fp32 zero2", 2).drops_gathered
 
 
-def test_the_head_is_fused_with_many_classes_in_every_layout_but_context():
+def test_the_head_is_fused_with_many_classes_in_every_layout():
     plan = settled("bf16 kernels=on")
     assert plan.fuses_head(FUSED_VOCABULARY) and not plan.fuses_head(FUSED_VOCABULARY - 1)
     assert not settled("bf16").fuses_head(FUSED_VOCABULARY)
     for layout in ("replicate=2", "zero1 shard=2", "zero3 shard=2", "tensor=2", "pipeline=2"):
         assert SettledPlan(Plan.parse(f"bf16 kernels=on {layout}")).fuses_head(FUSED_VOCABULARY)
-    assert not SettledPlan(Plan.parse("bf16 kernels=on context=2")).fuses_head(FUSED_VOCABULARY)
 
 
 @pytest.mark.parametrize(

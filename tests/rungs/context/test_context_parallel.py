@@ -98,18 +98,25 @@ def learn(plan: str, subject: str, optimizer: str, steps: int = 3):
         [report.tokens for report in reports],
         taken.evaluate([rows_of(held_out, mine)], rows="rank"),
     )
-    parameters = [getattr(p, "full_tensor", lambda p=p: p)() for p in taken.module.parameters()]
-    return *found, tokens, judged, [p.detach() for p in parameters]
+    parameters = {
+        name: getattr(p, "full_tensor", lambda p=p: p)().detach()
+        for name, p in taken.module.named_parameters(remove_duplicate=False)
+    }
+    return *found, tokens, judged, parameters
 
 
 def check_same(plan: str, ranks: int, subject: str, optimizer: str, close: float = 1e-5) -> None:
     expected = learn(plan.split()[0], subject, optimizer)
+    seen = set()
     for *found, parameters in run(learn, ranks, plan, subject, optimizer, init=False):
         for each, known in zip(found, expected[:-1], strict=True):
             assert each == pytest.approx(known, rel=close)
-        for each, known in zip(parameters, expected[-1], strict=True):
+        for name, value in parameters.items():
+            known = expected[-1][name]
             # A key's bias has no gradient but rounding, and stays near its zero.
-            assert (each - known).norm() <= close * max(known.norm().item(), 0.01)
+            assert (value - known).norm() <= close * max(known.norm().item(), 0.01)
+        seen |= set(parameters)
+    assert seen == set(expected[-1]), "every stage has its own"
 
 
 @pytest.mark.parametrize("subject", soak_after(SUBJECTS, gate=3))
@@ -138,10 +145,14 @@ def test_the_rung_stands_with_the_others(plan, subject):
     ("plan", "subject"),
     soak_after(
         [
+            ("fp32 ddp context=2 pipeline=2", "llama"),
             ("fp32 ddp context=4", "llama, packed"),
             ("fp32 ddp replicate=2 context=2", "Hugging Face llama"),
             ("fp32 zero3 shard=2 context=2", "llama"),
-        ]
+            ("fp32 ddp context=2 pipeline=2", "gpt, packed"),
+            ("fp32 zero3 context=2 pipeline=2", "Hugging Face gpt2"),
+        ],
+        gate=1,
     ),
 )
 def test_four_ranks_learn_what_one_does(plan, subject):
@@ -194,8 +205,8 @@ def test_activations_shrink_by_the_ways_and_gathered_keys_do_not_stay():
             assert kept == pytest.approx(whole / ways, rel=0.05)
 
 
-def refused(make, batch, loss="cross_entropy", plan="fp32 context=2") -> str:
-    taken = climb(make(), loss=loss, optimizer="sgd lr=0.1", plan=plan, device="cpu")
+def refused(make, batch, loss="cross_entropy", plan="fp32 context=2", sample=None) -> str:
+    taken = climb(make(), loss=loss, optimizer="sgd lr=0.1", plan=plan, device="cpu", sample=sample)
     try:
         taken.step(batch)
     except (DataError, ModelError) as problem:
@@ -294,6 +305,40 @@ def test_what_cannot_be_cut_is_refused_in_one_line():
         "window": "LlamaForCausalLM: sees 8 tokens back, and a chunk does not know where its "
         "window begins. Use context=1.",
     }
+
+
+class LooksBack(nn.Conv1d):
+    def forward(self, hidden: Tensor) -> Tensor:
+        before = F.pad(hidden.mT, (self.kernel_size[0] - 1, 0))
+        return hidden + super().forward(before).mT
+
+
+class Smoothed(nn.Module):
+    """A stack whose second block looks back by a convolution, which no chunk gathers for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(64, 32), nn.Linear(32, 64)
+        self.layers = nn.ModuleList(LooksBack(32, 32, width) for width in (1, 3))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.embedding(tokens)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.head(hidden)
+
+
+def refused_in_stages() -> str:
+    torch.manual_seed(0)
+    batch = words(1)[0]
+    return refused(Smoothed, batch, plan="fp32 context=2 pipeline=2", sample=batch)
+
+
+@pytest.mark.soak
+def test_every_stage_refuses_what_cannot_be_cut():
+    first, *others = run(refused_in_stages, 4, init=False)
+    assert first.startswith("layout.context: Smoothed gives other results for 2 chunks")
+    assert others == [first] * 3
 
 
 def test_a_loss_over_whole_sequences_is_refused():

@@ -112,11 +112,43 @@ class Screen(io.TextIOBase):
             return len(line)
 
 
+class WholeLines(io.TextIOBase):
+    """Passes on the lines of one file whole, as a program may write them piece by piece."""
+
+    def __init__(self, screen: Screen, label: str) -> None:
+        self.screen, self.label = screen, label
+        self.begun = ""
+
+    def write(self, piece: str) -> int:
+        self.begun += piece
+        if piece.endswith("\n"):
+            self.screen.write(f"{self.label}{self.begun}")
+            self.begun = ""
+        return len(piece)
+
+    def end(self) -> None:
+        if self.begun:
+            self.write("\n")
+
+
+class FileTail:
+    """Shows the lines of a file as they are written, each behind the label."""
+
+    def __init__(self, path: str, screen: Screen, label: str) -> None:
+        self.lines = WholeLines(screen, label)
+        self.tail = TailLog("shown", {0: path}, self.lines, {0: ""})  # type: ignore[arg-type]
+        self.tail.start()
+
+    def stop(self) -> None:
+        self.tail.stop()
+        self.lines.end()
+
+
 class LiveLog:
     """Context in which what the ranks write appears on the terminal, start after start."""
 
     def __init__(self, logs: RankLogs) -> None:
-        self.tails: list[TailLog] = []
+        self.tails: list[FileTail] = []
         self.out = Screen(sys.stdout, stderr=False)
         self.errors = Screen(sys.stderr, stderr=True)
         logs.follow = self.follow
@@ -124,12 +156,12 @@ class LiveLog:
     def follow(self, logs: RankLogs) -> None:
         """Print the latest start's output, after the rest of the one before."""
         self.stop()
+        labels = logs.labels()
         self.tails = [
-            TailLog("out", logs.files("out"), self.out, logs.labels()),  # type: ignore[arg-type]
-            TailLog("err", logs.files("err"), self.errors, logs.labels()),  # type: ignore[arg-type]
+            FileTail(path, screen, labels[local])
+            for kind, screen in (("out", self.out), ("err", self.errors))
+            for local, path in logs.files(kind).items()
         ]
-        for tail in self.tails:
-            tail.start()
 
     def stop(self) -> None:
         for tail in self.tails:

@@ -176,12 +176,8 @@ class SettledPlan:
         return bool(self.slices) or self.updates_in_backward
 
     def fuses_head(self, num_classes: int) -> bool:
-        """Whether an output layer of so many classes and its cross-entropy run as one.
-
-        Not in context parallelism: ranks were seen to wait for each other without end in backward.
-        """
-        fits = num_classes >= FUSED_VOCABULARY and self.layout.context == 1
-        return self.asks_for("head") and fits
+        """Whether an output layer of so many classes and its cross-entropy run as one."""
+        return self.asks_for("head") and num_classes >= FUSED_VOCABULARY
 
     def compile_scope(self, *, alike: bool, block_parameters: int) -> CompileScope:
         """What is handed to the compiler in one piece.

@@ -167,11 +167,11 @@ class SequenceSplit:
         part = self.chunk.of(row.length)
         own = self.whole if self.whole.shifted else run.loss  # weighted as its trial found
         with eager_evaluation(self.module), run.whole_outputs(), run.forward_context():
-            outputs = run.outputs(row)
+            outputs = run.module_outputs(row)
             whole, loss = per_token(outputs, row.length), summed(own, outputs, row)
             with self.chunk.cutting():
                 mine = self.cut(row)
-                outputs = run.outputs(mine)
+                outputs = run.module_outputs(mine)
                 cut, part_loss = per_token(outputs, mine.length), summed(run.loss, outputs, mine)
         if run.loss.weighs_rows:  # every chunk has all rows
             part_loss = part_loss / self.chunk.ways
@@ -181,7 +181,7 @@ class SequenceSplit:
         far = (error.nan_to_num(1.0) > self.limit).float()
         # All ranks agree, so that none waits in a collective for one that stopped.
         said = torch.stack((far, far * error.nan_to_num(1.0)))
-        num, total = self.world.sum(said, *COPIES, "tensor").tolist()
+        num, total = self.world.sum(said, *COPIES, "tensor", "pipeline").tolist()
         if num:
             off = f"by {total / num:.1g}"
             raise other_results(type(self.module).__name__, self.chunk.ways, off)
@@ -222,7 +222,9 @@ def per_token(outputs: Any, length: int) -> Tensor | None:
 
 
 def summed(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
+    """The loss times what it is a mean over; zero on a stage that has no outputs."""
     count = 1.0 if loss.sums else loss.count(batch)
+    count = 0.0 if outputs is None else count
     mean = loss.mean(outputs, batch) if count else torch.zeros((), device=batch.targets.device)
     return local(mean).float() * count
 

@@ -157,8 +157,12 @@ class Pipeline(Accumulate):
         self.check_rows(batch)
         self.start_count(batch)()
         self.scale = scale
-        self.seen, self.parts = torch.zeros((), device=self.world.device), []
+        self.parts = []
         self.terms.start()
+        self.begin_pass()
+
+    def begin_pass(self) -> None:
+        self.seen = torch.zeros((), device=self.world.device)
         for chunk, counters in zip(self.chunks, self.counters):
             copy_mode(self.module, chunk.view)
             counters.first = True
@@ -197,6 +201,17 @@ class Pipeline(Accumulate):
             self.stage_outputs_of(self.micro_batches(batch)[0])
             Accumulate.settle_loss(self, batch)
             self.stage_outputs = known
+
+    def module_outputs(self, part: Batch) -> Any:
+        self.begin_pass()
+        stage_outputs = self.stage_outputs_of(part)
+        found = self.probed = []
+        try:
+            for work, _ in self.forward_only(part, stage_outputs):
+                work.wait()
+        finally:
+            self.probed = None
+        return found[0] if found else None
 
     def outputs(self, part: Batch) -> Any:
         return call(self.chunks[-1].view, self.read_inputs(part.inputs))

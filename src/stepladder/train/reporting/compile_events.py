@@ -38,6 +38,7 @@ class CompileEvents:
         if self.watched is None:
             yield
             return
+        self.watched.listen()
         index, graphs, seconds = engine.index, self.watched.graphs, self.watched.seconds
         yield
         if new := self.watched.graphs - graphs:
