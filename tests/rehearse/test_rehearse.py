@@ -16,7 +16,7 @@ from stepladder.rehearse.rehearse_kinds import ranks_of_kinds
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "planner"))
 
-from count_allocations import OPTIMIZER, count_run
+from count_allocations import OPTIMIZER, count_run, count_step
 from tests.ranks import run
 from tests.rehearse.subjects import make
 from tests.soak import soak_after
@@ -48,7 +48,7 @@ def test_a_step_takes_what_it_was_rehearsed_to_take(name, plan):
 
 def counted_on_rank(name, plan):
     module, batch, loss = make(name)
-    return count_run(module, plan, batch, loss)
+    return count_step(module, plan, batch, loss)
 
 
 @pytest.mark.parametrize(
