@@ -49,11 +49,11 @@ def test_images_are_read_as_they_are_stored():
         ("kernels=on replicate=2", 1),
         ("kernels=on zero1 shard=2", 1),
         ("kernels=on zero2 shard=2", 1),
-        ("kernels=on context=2", 0),
+        ("kernels=on context=2", 1),
         ("", 0),
     ],
 )
-def test_the_head_is_fused_where_it_is_asked_for_but_in_context_parallelism(words, fused):
+def test_the_head_is_fused_where_it_is_asked_for_in_every_layout(words, fused):
     found = chosen_for(build(GPT), words)
     assert (found.head is not None) == fused
 

@@ -71,9 +71,9 @@ class FusedHead:
     def loss(self) -> Loss:
         own = self.unfused.kind == "own"  # without logits the module computes none
         takes = (lambda outputs: outputs) if own else self.unfused.takes
-        return replace(self.unfused, function=self._loss, takes=takes, parameters=self._parameters)
+        return replace(self.unfused, function=self._loss, takes=takes, parameters=self._matrix)
 
-    def _parameters(self) -> tuple[Tensor, ...]:
+    def _matrix(self) -> tuple[Tensor, ...]:
         return () if self.refusal or self.bypassed else (own_part(self.head.weight),)
 
     def _loss(self, outputs: Any, targets: Tensor) -> Tensor:

@@ -28,7 +28,6 @@ from stepladder.model.call_module import call
 from stepladder.model.forward_state import state_restored
 from stepladder.plan.layout import COPIES, DATA
 from stepladder.rungs.data_parallel.gradient_sync import GradientSync
-from stepladder.seam.pytree import tree_map
 from stepladder.world import World
 
 from .forward_effects.written_buffers import RunningStatistics
@@ -37,7 +36,7 @@ from .loss_module import LossModule, with_loss
 from .loss_trial import LossTrial
 from .observe_outputs import Observe, observed
 from .output_tensors import tensors_in, zero_loss
-from .trial_copy import autocast_rounding, wide
+from .trial_copy import autocast_rounding, widened
 
 Context = Callable[[], AbstractContextManager[Any]]
 SplitBatch = Callable[[Batch], AbstractContextManager[Batch]]
@@ -274,9 +273,7 @@ class Accumulate:
         with self.forward_context():
             mixed = torch.is_autocast_enabled(self.world.device.type)
             outputs = self.outputs(part)
-        if not mixed:
-            return outputs
-        return tree_map(lambda one: wide(one) if isinstance(one, torch.Tensor) else one, outputs)
+        return widened(outputs) if mixed else outputs
 
     def rounding(self) -> float:
         """The unit in the last place of what a step computes in."""

@@ -22,6 +22,7 @@ from stepladder.model.tracing.copy_module import copy_module
 from stepladder.rungs.precision.precision import computes_in_float64
 from stepladder.seam.dispatch import DispatchMode
 from stepladder.seam.modules import buffers_of
+from stepladder.seam.pytree import tree_map
 
 SPREAD = 0.3  # the least standard deviation of a trial's biases, gains and gates
 ATTEND = functional.scaled_dot_product_attention
@@ -79,6 +80,11 @@ def in_float32(tensor: Tensor, *, narrow: bool) -> Tensor:
 
 def wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def widened(outputs: Any) -> Any:
+    """The same structure with its 16-bit tensors in float32."""
+    return tree_map(lambda one: wide(one) if isinstance(one, Tensor) else one, outputs)
 
 
 def autocast_rounding(device: str) -> float:

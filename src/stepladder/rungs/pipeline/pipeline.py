@@ -34,7 +34,7 @@ from stepladder.rungs.observe_outputs import Observe, observed
 
 from .find_stages import Stages
 from .probe_stages import probe_stages, received
-from .schedule import Event, Stage, StageOutputs, cause, fits_schedule, make_schedule
+from .schedule import Event, Stage, StageOutputs, cause, make_schedule, micro_batch_size
 from .stage_module import StageModule
 from .stages_trial import make_trial
 from .tied_parameters import TiedParameters
@@ -204,13 +204,14 @@ class Pipeline(Accumulate):
 
     def module_outputs(self, part: Batch) -> Any:
         self.begin_pass()
+        known = dict(self.stage_outputs)  # shapes of a trial say nothing of a step's
         stage_outputs = self.stage_outputs_of(part)
         found = self.probed = []
         try:
             for work, _ in self.forward_only(part, stage_outputs):
                 work.wait()
         finally:
-            self.probed = None
+            self.probed, self.stage_outputs = None, known
         return found[0] if found else None
 
     def outputs(self, part: Batch) -> Any:
@@ -218,28 +219,10 @@ class Pipeline(Accumulate):
 
     def micro_batches(self, batch: Batch) -> list[Batch]:
         """Micro-batches of one size, as buffers between stages have one."""
-        rows, stages = batch.num_rows, self.world.layout.pipeline
-        enough = [
-            size for size in range(1, rows + 1)
-            if rows % size == 0 and fits_schedule(self.schedule, rows // size, stages)
-        ]  # fmt: skip
-        wanted = self.micro or rows
-        sizes = [size for size in enough if size <= wanted]
-        planned = (
-            not self.stage_outputs
-            and self.micro
-            and not fits_schedule(self.schedule, rows // wanted, stages)
-        )
-        below = rows // stages * stages
-        filling = f"{below} or {below + stages} rows" if below else f"{stages} rows or more"
-        if not sizes or (planned and rows % wanted == 0):
-            raise DataError(
-                "batch.micro",
-                f"{rows} rows in micro-batches of {wanted} cannot fill {stages} stages "
-                f"with {self.schedule}",
-                f"Use micro={enough[-1]}." if enough else f"Use {filling} on a rank.",
-            )
-        size = sizes[-1]
+        rows, wanted = batch.num_rows, self.micro or batch.num_rows
+        planned = not self.stage_outputs and self.micro is not None
+        stages = self.world.layout.pipeline
+        size = micro_batch_size(self.schedule, stages, rows, wanted, planned=planned)
         return [batch.rows(slice(first, first + size)) for first in range(0, rows, size)]
 
     def prepare(self, parts: list[Batch]) -> Any:

@@ -19,7 +19,7 @@ from torch.distributed.pipelining import (
 )
 
 from stepladder.data import Batch
-from stepladder.errors import StepladderError
+from stepladder.errors import DataError, StepladderError
 from stepladder.plan import Schedule
 from stepladder.plan.settled.schedule_rules import fills, whole_rounds
 
@@ -103,6 +103,32 @@ def make_schedule(schedule: Schedule, stages: list[Any], micro_batches: int) -> 
 def fits_schedule(schedule: Schedule, micro_batches: int, stages: int) -> bool:
     """Whether so many micro-batches keep to the schedule's rules."""
     return fills(schedule, micro_batches, stages) and whole_rounds(schedule, micro_batches, stages)
+
+
+def micro_batch_size(
+    schedule: Schedule, stages: int, rows: int, wanted: int, *, planned: bool
+) -> int:
+    """The largest size of at most so many rows that divides them all and keeps to the schedule.
+
+    Args:
+        planned: the size that is wanted is the plan's, and is refused where it divides but breaks
+            a rule.
+    """
+    enough = [
+        size for size in range(1, rows + 1)
+        if rows % size == 0 and fits_schedule(schedule, rows // size, stages)
+    ]  # fmt: skip
+    sizes = [size for size in enough if size <= wanted]
+    breaks_rule = planned and not fits_schedule(schedule, rows // wanted, stages)
+    if sizes and not (breaks_rule and rows % wanted == 0):
+        return sizes[-1]
+    below = rows // stages * stages
+    filling = f"{below} or {below + stages} rows" if below else f"{stages} rows or more"
+    raise DataError(
+        "batch.micro",
+        f"{rows} rows in micro-batches of {wanted} cannot fill {stages} stages with {schedule}",
+        f"Use micro={enough[-1]}." if enough else f"Use {filling} on a rank.",
+    )
 
 
 def cause(error: BaseException) -> BaseException:
