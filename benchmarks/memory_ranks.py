@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE / "memory"), str(HERE / "planner")]
 
 import torch  # noqa: E402
 
-from count_allocations import OPTIMIZER, count_run  # noqa: E402
+from count_allocations import OPTIMIZER, count_step  # noqa: E402
 from rank_cases import EVERY, make  # noqa: E402
 from stepladder.errors import StepladderError  # noqa: E402
 from stepladder.launch import Ranks  # noqa: E402
@@ -79,7 +79,7 @@ def row_of(model: str, ranks: int, plan: str) -> dict[str, Any]:
 
 def counted_on_rank(model: str, plan: str) -> int:
     module, batch, loss = make(model)
-    return count_run(module, plan, batch, loss)
+    return count_step(module, plan, batch, loss)
 
 
 def kinds(plan: str, ranks: int) -> list[int]:

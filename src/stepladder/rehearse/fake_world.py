@@ -25,6 +25,7 @@ from stepladder.plan import AXES, Layout
 from stepladder.rungs.data_parallel import ddp
 from stepladder.rungs.pipeline import remote_activation
 from stepladder.seam.process_groups import FAKE_BACKEND, clear_mesh_caches, fake_store
+from stepladder.seam.sharding import real_meshes
 from stepladder.world import Place, World
 from stepladder.world.ranks.rank_notes import RankNotes
 
@@ -85,7 +86,7 @@ def fake_world(
         mesh = init_device_mesh(device.type, layout.shape, mesh_dim_names=AXES)
         place = Place(rank, ranks, 0, 1, launched=True)
         sayings.calls = 0
-        with other_ranks_alike(sayings):
+        with other_ranks_alike(sayings), real_meshes():
             yield FakeWorld(place, device, layout, mesh)
     finally:
         dist.destroy_process_group()

@@ -209,6 +209,12 @@ GROUPS = (
 )
 SHARDING = (
     *needed(
+        "torch",
+        "utils._python_dispatch._disable_current_modes _C.DisableTorchFunction",
+        "meshes that know their ranks while tensors have no numbers",
+        ("layout", "a layout that joins axes (replicate, shard and context)", UPGRADE),
+    ),
+    *needed(
         "torch.distributed.device_mesh.DeviceMesh",
         "_flatten _concatenate",
         "one group of ranks along several axes of the layout",

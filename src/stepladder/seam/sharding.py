@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 from unittest import mock
 
@@ -13,6 +14,8 @@ from torch.distributed.tensor import DTensor, Placement
 
 from .lookup import find, has, reach
 
+NO_MODES = "torch.utils._python_dispatch._disable_current_modes"
+NO_OVERRIDES = "torch._C.DisableTorchFunction"
 FLATTEN = "torch.distributed.device_mesh.DeviceMesh._flatten"
 JOIN = "torch.distributed.device_mesh.DeviceMesh._concatenate"
 STRIDED = "torch.distributed.tensor.placement_types._StridedShard"
@@ -21,14 +24,38 @@ CUT = "torch.distributed.fsdp._fully_shard._fsdp_param._chunk_with_empty"
 REPLICATE = "torch.distributed._composable.replicate_with_fsdp.replicate"
 
 
+@contextmanager
+def real_meshes() -> Iterator[None]:
+    """Context in which meshes know their ranks, although tensors that are made have no numbers."""
+    methods = {
+        "__init__": outside_modes(DeviceMesh.__init__),
+        "__getitem__": outside_modes(DeviceMesh.__getitem__),
+        FLATTEN.rpartition(".")[2]: outside_modes(find(FLATTEN)),
+        JOIN.rpartition(".")[2]: staticmethod(outside_modes(find(JOIN))),
+    }
+    with mock.patch.multiple(DeviceMesh, **methods):
+        yield
+
+
+def outside_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which no mode watches that looks at operations or calls."""
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with find(NO_MODES)(), find(NO_OVERRIDES)():
+            return function(*args, **kwargs)
+
+    return called
+
+
 def flatten(mesh: DeviceMesh, name: str) -> DeviceMesh:
     """All axes of a mesh as one, under a new name."""
-    return find(FLATTEN)(mesh, name)
+    return outside_modes(find(FLATTEN))(mesh, name)
 
 
 def join(meshes: list[DeviceMesh]) -> DeviceMesh:
     """Meshes of one root as one with all their axes."""
-    return find(JOIN)(meshes)
+    return outside_modes(find(JOIN))(meshes)
 
 
 def strided_shard(dim: int, parts: int) -> Placement:

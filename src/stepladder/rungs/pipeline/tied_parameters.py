@@ -103,10 +103,10 @@ def named_state(module: nn.Module) -> Iterator[tuple[str, object]]:
 
 def group_of(stages: tuple[int, ...], world: World) -> dist.ProcessGroup:
     """These ranks of this rank's pipeline, as a group."""
-    assert world.mesh is not None
-    if len(stages) == world.layout.pipeline:
+    pipeline = world.layout.pipeline
+    if len(stages) == pipeline:
         return world.group("pipeline")
-    pipelines = world.mesh.mesh.flatten(1).T.tolist()  # pipeline is the first axis
-    rows = [[ranks[stage] for stage in stages] for ranks in pipelines]
+    apart = world.layout.num_ranks // pipeline  # ranks of a stage: pipeline is the first axis
+    rows = [[apart * stage + one for stage in stages] for one in range(apart)]
     mine, _ = dist.new_subgroups_by_enumeration(rows)
     return mine
