@@ -30,7 +30,7 @@ from stepladder.launch import Ranks  # noqa: E402
 from stepladder.plan import Plan  # noqa: E402
 from stepladder.plan.refit import spread  # noqa: E402
 from stepladder.rehearse import rehearse  # noqa: E402
-from stepladder.rehearse.fake_world import Sayings  # noqa: E402
+from stepladder.rehearse.fake_world import Broadcasts  # noqa: E402
 from stepladder.rehearse.rehearse_kinds import ranks_of_kinds  # noqa: E402
 
 RESULTS = HERE / "results" / "memory_ranks.json"
@@ -90,11 +90,11 @@ def kinds(plan: str, ranks: int) -> list[int]:
 
 def rehearsed(model: str, ranks: int, plan: str, which: list[int]) -> list[int]:
     module, batch, loss = make(model)
-    sayings = Sayings()
+    broadcasts = Broadcasts()
     return [
         rehearse(
             module, plan, sample=batch, loss=loss, optimizer=OPTIMIZER, ranks=ranks, rank=rank,
-            device="cpu", sayings=sayings,
+            device="cpu", broadcasts=broadcasts,
         ).allocated_bytes
         for rank in which
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from stepladder.errors import OutOfMemory
 from stepladder.plan import Plan
 from stepladder.planner.out_of_memory_advice import explain_out_of_memory, memory_savings
 from stepladder.record import Memory, Rehearsal
-from stepladder.record.rehearsal import HeldTensor, RehearsedChange
+from stepladder.record.rehearsal import PeakTensor, RehearsedChange
 
 GIB = 2**30
 
@@ -38,7 +38,7 @@ def test_the_message_names_the_owner_and_the_ways_with_their_effect():
 
 
 def rehearsed(gib):
-    made = HeldTensor(4 * GIB, "activations", "layers.0.mlp", "forward", (8, 4))
+    made = PeakTensor(4 * GIB, "activations", "layers.0.mlp", "forward", (8, 4))
     memory = Memory(activations=(gib - 1) * GIB, reserved=GIB)
     return Rehearsal("bf16", 1, 0, "cuda", memory, "backward", "layers.3", {}, (made,), 9)
 

@@ -130,14 +130,14 @@ def test_a_policy_must_be_known():
 
 
 def test_blocks_of_other_shapes_are_compiled_together():
-    from stepladder.kernels.graph.compile import are_alike
+    from stepladder.kernels.graph.compile import have_one_structure
     from stepladder.model import build, find_anatomy
 
     for name, expected in (("resnet18", False), ("gpt-tiny", True)):
         module = build(name, device="meta")
         blocks = [block for _, block in find_anatomy(module).blocks_of(module)]
-        assert are_alike(blocks) is expected
-    assert not are_alike([torch.nn.Linear(1, 1)])
+        assert have_one_structure(blocks) is expected
+    assert not have_one_structure([torch.nn.Linear(1, 1)])
 
 
 @pytest.mark.parametrize(

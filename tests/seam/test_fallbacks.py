@@ -157,7 +157,11 @@ def test_groups_without_counts_and_records_are_silent(without):
         (sharding.JOIN, lambda: sharding.join([]), "a layout that joins axes"),
         (sharding.STRIDED, lambda: sharding.strided_shard(0, 3), "fused queries, keys and values"),
         (sharding.OFFSET, lambda: sharding.local_slice(None, []), "saving sharded parameters"),
-        (sharding.REPLICATE, lambda: sharding.replicate_by_blocks([]), "replicate with tensor"),
+        (
+            sharding.REPLICATE,
+            lambda: sharding.replicate_by_blocks([], None, None, set()),
+            "replicate with tensor",
+        ),
         (
             process_groups.BUCKETS,
             lambda: process_groups.sort_buckets(None),

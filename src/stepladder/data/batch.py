@@ -25,7 +25,7 @@ class RowCounts(tuple[int, ...]):
     """Numbers by row; their sum is taken once, and a step asks for it several times."""
 
     @classmethod
-    def alike(cls, number: int, rows: int) -> RowCounts:
+    def equal(cls, number: int, rows: int) -> RowCounts:
         made = cls((number,) * rows)
         made.total = number * rows
         return made
@@ -76,7 +76,7 @@ class Batch:
             targets = next((samples[key] for key in TARGET_KEYS if key in samples), None)
         valid, leading = _count_valid(inputs, targets), _count_leading(inputs, targets)
         if idle:
-            valid = leading = RowCounts.alike(0, len(valid))
+            valid = leading = RowCounts.equal(0, len(valid))
         return cls(inputs, targets, position, size, valid, leading, skipped, most_rows, idle)
 
     @property
@@ -163,14 +163,14 @@ class Batch:
         share = targets[:1].numel()
         if all(valid == self.targets[:1].numel() for valid in self.valid_by_row):
             # All valid: no need to synchronise with the device.
-            valid = RowCounts.alike(share, self.num_rows)
+            valid = RowCounts.equal(share, self.num_rows)
         else:
             valid = _count_valid(self.inputs, targets)
         if missing := min(part.stop, length) - part.start - targets.shape[1]:
             edge = targets.new_full((len(targets), missing, *targets.shape[2:]), IGNORED)
             targets = torch.cat((targets, edge), 1)
         leads = part.start == 0 and ahead == 0
-        leading = self.leading_by_row if leads else RowCounts.alike(0, self.num_rows)
+        leading = self.leading_by_row if leads else RowCounts.equal(0, self.num_rows)
         return replace(
             cut,
             targets=targets if ahead else cut.targets,
@@ -258,13 +258,13 @@ def iter_tensors(value: Any) -> Iterator[torch.Tensor]:
 
 def _count_valid(inputs: Any, targets: Any) -> RowCounts:
     if not isinstance(targets, torch.Tensor) or not targets.dim():  # one number judges every row
-        return RowCounts.alike(1, _rows_of(inputs))
+        return RowCounts.equal(1, _rows_of(inputs))
     by_row = targets.reshape(len(targets), -1)
     if targets.dtype.is_floating_point:  # -100 marks ignored targets only among integers
-        return RowCounts.alike(by_row.shape[1], len(targets))
+        return RowCounts.equal(by_row.shape[1], len(targets))
     ignored = by_row == IGNORED
     if not ignored.any():  # the common case, and counting by row is ten times slower
-        return RowCounts.alike(by_row.shape[1], len(targets))
+        return RowCounts.equal(by_row.shape[1], len(targets))
     return RowCounts((~ignored).sum(dim=1).tolist())
 
 
@@ -274,5 +274,5 @@ def _rows_of(inputs: Any) -> int:
 
 def _count_leading(inputs: Any, targets: Any) -> RowCounts:
     if not isinstance(targets, torch.Tensor) or targets.dim() != 2:
-        return RowCounts.alike(0, _rows_of(inputs))
+        return RowCounts.equal(0, _rows_of(inputs))
     return RowCounts((targets[:, 0] != IGNORED).int().tolist())

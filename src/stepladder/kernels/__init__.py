@@ -4,7 +4,7 @@ from .channels_last import has_convolutions
 from .choose import Chosen, KernelChoice, choose
 from .convert_float8 import convert_linears, float8_problems
 from .cross_entropy import cross_entropy
-from .graph.compile import are_alike
+from .graph.compile import have_one_structure
 from .graph.replayable_call import GraphCall, ReplayableCall
 from .linear_cross_entropy import linear_cross_entropy
 from .optimizer.adamw import adamw_
@@ -15,11 +15,11 @@ __all__ = [
     "KernelChoice",
     "ReplayableCall",
     "adamw_",
-    "are_alike",
     "choose",
     "convert_linears",
     "cross_entropy",
     "float8_problems",
     "has_convolutions",
+    "have_one_structure",
     "linear_cross_entropy",
 ]

@@ -49,7 +49,7 @@ class Stage:
         twice = len(self.ends) == 2 and trained_parameters(self.ends[1], 1) >= tied
         return blocks + ends - (tied / tensor if twice else 0)
 
-    def elsewhere(self, experts: int) -> float:
+    def on_other_ranks(self, experts: int) -> float:
         """Parameters of experts that other ranks of the experts axis hold."""
         every = sum(part.expert_parameters * count for part, count in self.blocks)
         every += sum(part.expert_parameters for part in self.ends)

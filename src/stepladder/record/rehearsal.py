@@ -15,7 +15,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTensor:
+class PeakTensor:
     """A tensor at the peak, and who made it."""
 
     num_bytes: int
@@ -37,7 +37,7 @@ class Rehearsal:
     phase: str  # of the step, at the peak
     module: str  # at work at the peak
     peaks: dict[str, int]  # the most allocated in each phase
-    largest: tuple[HeldTensor, ...]  # tensors at the peak
+    largest: tuple[PeakTensor, ...]  # tensors at the peak
     allocations: int  # that were made
     notes: tuple[str, ...] = ()  # what is bounded, assumed or left out
     out_of_memory: bool = False  # whether the allocator ran out of the limit given

@@ -23,6 +23,7 @@ from torch.utils import swap_tensors
 from stepladder.errors import PlanError
 from stepladder.plan import AXES, Layout
 from stepladder.rungs.data_parallel import ddp
+from stepladder.rungs.experts.exchange import ExpertRanks
 from stepladder.rungs.pipeline import remote_activation
 from stepladder.seam.process_groups import FAKE_BACKEND, clear_mesh_caches, fake_store
 from stepladder.seam.sharding import real_meshes
@@ -47,7 +48,7 @@ class FakeWorld(World):
 
 
 @dataclass(slots=True)
-class Sayings:
+class Broadcasts:
     """What ranks told the others in objects, in the order of the calls."""
 
     by_call: dict[int, list[Any]] = field(default_factory=dict)
@@ -66,7 +67,7 @@ class Sayings:
 
 @contextmanager
 def fake_world(
-    layout: Layout, rank: int, device: torch.device, sayings: Sayings
+    layout: Layout, rank: int, device: torch.device, broadcasts: Broadcasts
 ) -> Iterator[World]:
     """The world of a settled layout, for as long as the block lasts."""
     ranks = layout.num_ranks
@@ -85,8 +86,8 @@ def fake_world(
         clear_mesh_caches()
         mesh = init_device_mesh(device.type, layout.shape, mesh_dim_names=AXES)
         place = Place(rank, ranks, 0, 1, launched=True)
-        sayings.calls = 0
-        with other_ranks_alike(sayings), real_meshes():
+        broadcasts.calls = 0
+        with other_ranks_equal(broadcasts), real_meshes():
             yield FakeWorld(place, device, layout, mesh)
     finally:
         dist.destroy_process_group()
@@ -94,7 +95,7 @@ def fake_world(
 
 
 @contextmanager
-def other_ranks_alike(sayings: Sayings) -> Iterator[None]:
+def other_ranks_equal(broadcasts: Broadcasts) -> Iterator[None]:
     """Context in which other ranks say what this one says, and DDP's buckets are reduced once full.
 
     The fake backend's own all-reduce returns nothing, where DDP expects the bucket; and an object
@@ -102,7 +103,7 @@ def other_ranks_alike(sayings: Sayings) -> Iterator[None]:
     """
     made, gather = DistributedDataParallel.__init__, dist.all_gather_object
     broadcast, sort = dist.broadcast_object_list, ddp.sort_buckets_now
-    swap = remote_activation.swap_tensors
+    swap, numbers = remote_activation.swap_tensors, ExpertRanks.row_numbers
 
     def make(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         if not kwargs.get("find_unused_parameters"):
@@ -112,13 +113,15 @@ def other_ranks_alike(sayings: Sayings) -> Iterator[None]:
         self.register_comm_hook(None, already_reduced)
 
     DistributedDataParallel.__init__ = make  # type: ignore[method-assign]
-    dist.all_gather_object = gather_alike  # type: ignore[assignment]
-    dist.broadcast_object_list = sayings.broadcast  # type: ignore[assignment]
+    dist.all_gather_object = gather_equal  # type: ignore[assignment]
+    dist.broadcast_object_list = broadcasts.broadcast  # type: ignore[assignment]
     ddp.sort_buckets_now = lambda copy: None  # it reduces numbers
     remote_activation.swap_tensors = swap_watched
+    ExpertRanks.row_numbers = balanced  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
+        ExpertRanks.row_numbers = numbers  # type: ignore[method-assign]
         remote_activation.swap_tensors = swap
         ddp.sort_buckets_now = sort
         dist.broadcast_object_list = broadcast
@@ -132,7 +135,16 @@ def swap_watched(one: torch.Tensor, other: torch.Tensor) -> None:
         swap_tensors(one, other)
 
 
-def gather_alike(every: list[Any], mine: Any, group: Any = None) -> None:
+def balanced(
+    ranks: ExpertRanks, mine: torch.Tensor, theirs: torch.Tensor, rows: int | None
+) -> list[list[int]]:
+    """As many rows to each rank as to any other, and as many back: no router has decided."""
+    assert rows is not None
+    each = [rows // ranks.ways + (rank < rows % ranks.ways) for rank in range(ranks.ways)]
+    return [each, each]
+
+
+def gather_equal(every: list[Any], mine: Any, group: Any = None) -> None:
     every[:] = [mine] * len(every)
 
 

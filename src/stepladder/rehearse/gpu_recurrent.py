@@ -33,7 +33,7 @@ LISTENERS: list[Callable[[Recurrence], None]] = []
 
 
 @contextmanager
-def heard_by(listener: Callable[[Recurrence], None]) -> Iterator[None]:
+def reporting_to(listener: Callable[[Recurrence], None]) -> Iterator[None]:
     """Tell of every call, which no operation of torch's stands for here."""
     LISTENERS.append(listener)
     try:

@@ -12,7 +12,7 @@ from stepladder.plan import Layout, Plan
 from stepladder.plan.refit import spread
 from stepladder.record import Rehearsal
 
-from .fake_world import Sayings
+from .fake_world import Broadcasts
 from .rehearse_step import rehearse
 
 
@@ -41,7 +41,7 @@ def rehearse_kinds(
     """
     read = Plan.parse(plan) if isinstance(plan, str) else plan
     layout = spread(read, ranks).layout.settle(ranks)
-    sayings = Sayings()
+    broadcasts = Broadcasts()
     found = [
         rehearse(
             model,
@@ -52,7 +52,7 @@ def rehearse_kinds(
             rank=rank,
             device=device,
             limit_bytes=limit_bytes,
-            sayings=sayings,
+            broadcasts=broadcasts,
         )
         for rank in ranks_of_kinds(layout)
     ]

@@ -17,6 +17,7 @@ from torch import nn
 
 from stepladder.data import Batch
 from stepladder.errors import ModelError, PlanError, StepladderError, first_line
+from stepladder.model.tracing.fake_tensors import grouped_matmul_in_any_dtype
 from stepladder.plan import Optimizer, Plan, SettledPlan
 from stepladder.plan.refit import spread
 from stepladder.plan.settled.settle import settle
@@ -33,7 +34,7 @@ from stepladder.world import World
 from .compiled.compiled_recorder import CompiledRecorder, graphs_followed
 from .fake_numbers import FakeNumbers
 from .fake_subject import fake_batch, fake_copy, few_micro_batches, rows_of_rank
-from .fake_world import Sayings, fake_world
+from .fake_world import Broadcasts, fake_world
 from .gpu_step import kernels_of
 from .moments import claim_state, moments_followed
 from .recorder import FORWARD, Recorder
@@ -55,7 +56,7 @@ def rehearse(
     rank: int = 0,
     device: str = "cuda",
     limit_bytes: int | None = None,
-    sayings: Sayings | None = None,
+    broadcasts: Broadcasts | None = None,
 ) -> Rehearsal:
     """The memory of a rank, from our own training step on fake tensors; the module stays as it is.
 
@@ -69,7 +70,7 @@ def rehearse(
         device: "cuda" replays the allocations through a model of torch's caching allocator;
             "cpu" counts them as they are.
         limit_bytes: of the device, beyond which the allocator gives back what it does not use.
-        sayings: of ranks of earlier pipeline stages that were played before; None: of none.
+        broadcasts: of ranks of earlier pipeline stages that were played before; None: of none.
 
     >>> import torch
     >>> from stepladder.rehearse import rehearse
@@ -88,7 +89,7 @@ def rehearse(
         )
     workspaces = Workspaces(device)
     recorder = recorder_of(settled, model, device, workspaces)
-    with played(eager, rank, device, recorder, sayings or Sayings()) as world:
+    with played(eager, rank, device, recorder, broadcasts or Broadcasts()) as world:
         notes += run_steps(model, eager, world, given, loss, recorder, device)
     return report(settled, ranks, rank, device, recorder, limit_bytes, notes)
 
@@ -171,16 +172,17 @@ def cannot(field: str, said: str, remedy: str) -> PlanError:
 
 @contextmanager
 def played(
-    settled: SettledPlan, rank: int, device: str, recorder: Recorder, sayings: Sayings
+    settled: SettledPlan, rank: int, device: str, recorder: Recorder, broadcasts: Broadcasts
 ) -> Iterator[World]:
     """The world and the modes in which a step is rehearsed."""
     with ExitStack() as stack:
-        world = stack.enter_context(fake_world(settled.layout, rank, torch.device("cpu"), sayings))
+        fake = fake_world(settled.layout, rank, torch.device("cpu"), broadcasts)
+        world = stack.enter_context(fake)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(silent_fake_tensors())
         stack.enter_context(fake_parameters_moved())
         stack.enter_context(own_slices_alone())
-        stack.enter_context(fake_tensor_mode())
+        stack.enter_context(fake_tensor_mode(grouped_matmul_in_any_dtype))
         stack.enter_context(FakeNumbers())
         stack.enter_context(recorder)
         stack.enter_context(kernels_of(device))

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from stepladder.record import Memory
-from stepladder.record.rehearsal import HeldTensor
+from stepladder.record.rehearsal import PeakTensor
 
 from .caching_allocator import Block, CachingAllocator
 from .recorder import BUILDING, Allocation, Event, owner_in_the_end
@@ -76,9 +76,9 @@ class Replay:
         sizes["temporary"] += self.peak_bytes - sizes.total()
         return Memory(**sizes, reserved=self.reserved_bytes - self.peak_bytes)
 
-    def largest(self, events: list[Event]) -> tuple[HeldTensor, ...]:
+    def largest(self, events: list[Event]) -> tuple[PeakTensor, ...]:
         found = sorted(self.held(events), key=lambda one: -one.num_bytes)[:LARGEST]
         return tuple(
-            HeldTensor(one.num_bytes, owner_in_the_end(one), one.module, one.phase, one.shape)
+            PeakTensor(one.num_bytes, owner_in_the_end(one), one.module, one.phase, one.shape)
             for one in found
         )

@@ -49,7 +49,7 @@ def check_leaves(
                 raise reads_shards(f"'{model[id(parameter)]}'")
             if id(parameter) in shortened:
                 raise reads_shortened(model[id(parameter)])
-        elif not trained_elsewhere(parameter, module):
+        elif not trained_outside(parameter, module):
             raise untrained(parameter)
 
 
@@ -70,7 +70,7 @@ def parameters_beyond(value: Tensor, outputs: Iterable[Tensor]) -> Iterator[nn.P
         waiting += [before for before, _ in node.next_functions]
 
 
-def trained_elsewhere(parameter: nn.Parameter, module: nn.Module) -> bool:
+def trained_outside(parameter: nn.Parameter, module: nn.Module) -> bool:
     """Whether a parameter is another run's.
 
     One that FSDP2 gathered for a pass is another object than the run's own: its shape must do.

@@ -8,8 +8,9 @@ from functools import wraps
 from typing import Any
 from unittest import mock
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, Placement
 
 from .lookup import find, has, reach
@@ -27,7 +28,7 @@ REPLICATE = "torch.distributed._composable.replicate_with_fsdp.replicate"
 @contextmanager
 def real_meshes() -> Iterator[None]:
     """Context in which meshes know their ranks, although tensors that are made have no numbers."""
-    methods = {
+    methods: dict[str, Any] = {
         "__init__": outside_modes(DeviceMesh.__init__),
         "__getitem__": outside_modes(DeviceMesh.__getitem__),
         FLATTEN.rpartition(".")[2]: outside_modes(find(FLATTEN)),
@@ -74,9 +75,14 @@ def local_slice(tensor: DTensor, placements: list[Placement]) -> tuple[tuple[int
     return tuple(size), tuple(start)
 
 
-def replicate_by_blocks(parts: Any, **how: Any) -> None:
+def replicate_by_blocks(
+    parts: list[nn.Module],
+    mesh: DeviceMesh,
+    mp_policy: MixedPrecisionPolicy,
+    ignored_params: set[nn.Parameter],
+) -> None:
     """Have FSDP2 reduce the gradients of whole copies, block by block."""
-    find(REPLICATE)(parts, **how)
+    find(REPLICATE)(parts, mesh=mesh, mp_policy=mp_policy, ignored_params=ignored_params)
 
 
 class Slices:

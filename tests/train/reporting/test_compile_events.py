@@ -23,7 +23,7 @@ def test_a_step_that_compiles_says_so_and_no_other():
     torch.compiler.reset()  # by anybody, which silences torch's callbacks
     for step, length in enumerate((3, 3, 4, 3, 5)):
         engine.index = step
-        with told.told_of(engine):
+        with told.recording_events(engine):
             compiled(torch.ones(length))
     steps = [event.split(" in ")[0] for event in engine.events]
     assert steps == [f"step {step}: compiled 1 graph" for step in (0, 2, 4)]
@@ -35,14 +35,14 @@ def test_what_another_run_compiles_between_steps_is_not_counted():
     compiled = torch.compile(lambda x: x.cos() + 1, backend="eager", dynamic=False)
     told, engine = CompileEvents.of(True), Stepping()
     compiled(torch.ones(3))
-    with told.told_of(engine):
+    with told.recording_events(engine):
         compiled(torch.ones(3))
     assert not engine.events
 
 
 def test_without_compilation_nothing_is_counted():
     told, engine = CompileEvents.of(False), Stepping()
-    with told.told_of(engine):
+    with told.recording_events(engine):
         torch.compile(lambda x: x.tan() + 1, backend="eager")(torch.ones(3))
     assert not engine.events
 

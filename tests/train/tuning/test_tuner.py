@@ -289,7 +289,7 @@ def test_more_memory_than_plain_compilation_is_said():
 
 def test_a_plan_that_computes_another_loss_is_dropped():
     slow, fast = trial("bf16", 100), trial("bf16 compile=whole", 50, loss=2.1)
-    dropped = fast.held_against(slow)
+    dropped = fast.checked_against(slow)
     assert dropped.dropped == "its first loss is 2.1 and not 2"
     assert "dropped, its first loss" in str(dropped)
 
@@ -305,14 +305,16 @@ def test_a_plan_that_computes_another_loss_is_dropped():
     ],
 )
 def test_another_result_is_seen(numbers, dropped):
-    held = trial("bf16 compile=whole", 50, **numbers).held_against(trial("bf16", 100))
+    held = trial("bf16 compile=whole", 50, **numbers).checked_against(trial("bf16", 100))
     assert bool(held.dropped) == dropped
 
 
 def test_random_numbers_may_move_the_first_loss():
     reference = trial("bf16", 100, chance=0.05)
-    assert not trial("bf16 compile=whole", 50, loss=2.2, norm=1.3).held_against(reference).dropped
-    assert trial("bf16 compile=whole", 50, loss=2.3).held_against(reference).dropped
+    assert (
+        not trial("bf16 compile=whole", 50, loss=2.2, norm=1.3).checked_against(reference).dropped
+    )
+    assert trial("bf16 compile=whole", 50, loss=2.3).checked_against(reference).dropped
 
 
 def test_nothing_is_said_of_a_plan_that_did_not_end():
@@ -449,7 +451,7 @@ def test_a_micro_batch_that_is_written_is_kept_where_it_is_too_large():
 
 def test_a_loss_that_is_not_a_number_everywhere_drops_no_plan():
     nan = {"loss": float("nan"), "norm": float("nan")}
-    held = trial("bf16 compile=whole", 50, **nan).held_against(trial("bf16", 100, **nan))
+    held = trial("bf16 compile=whole", 50, **nan).checked_against(trial("bf16", 100, **nan))
     assert not held.dropped
 
 

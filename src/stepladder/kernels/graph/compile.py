@@ -32,7 +32,7 @@ NUMBERS = count()
 
 def compile_scope(blocks: Sequence[nn.Module], settled: SettledPlan) -> tuple[CompileScope, str]:
     """What is compiled in one piece, and why."""
-    alike = are_alike(blocks)
+    alike = have_one_structure(blocks)
     size = sum(p.numel() for p in blocks[0].parameters()) if alike else 0
     scope = settled.compile_scope(alike=alike, block_parameters=size)
     each = f"{len(blocks)} alike blocks of {size / 1e6:.3g} M parameters"
@@ -115,7 +115,7 @@ def make_passes(kernels: bool, selective: bool) -> dict[str, Any]:
     }
 
 
-def are_alike(blocks: Sequence[nn.Module]) -> bool:
+def have_one_structure(blocks: Sequence[nn.Module]) -> bool:
     """Whether one block's compiled code serves every other."""
     signatures = {
         (type(block), tuple((name, tuple(p.shape)) for name, p in block.named_parameters()))

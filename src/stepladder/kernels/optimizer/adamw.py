@@ -44,7 +44,7 @@ def adamw_(
         return str(row[0].dtype), str(row[2].dtype), str(programs.multiple([row]))
 
     filled = [index for index, row in enumerate(rows) if row[0].numel()]
-    for places, fits in alike(filled, kind):
+    for places, fits in by_kind(filled, kind):
         if fits:
             mine = corrections if places == list(range(len(rows))) else corrections[places]
             programs.update_([rows[i] for i in places], mine, divisor, bad, rule)
@@ -53,7 +53,7 @@ def adamw_(
                 _torch_update_(rows[i], corrections[i], divisor, bad, rule)
 
 
-def alike(
+def by_kind(
     places: Sequence[int], kind: Callable[[int], tuple[str, ...]]
 ) -> Iterator[tuple[list[int], bool]]:
     """Rows of one kind, which one launch updates, and whether a program takes them."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from stepladder.kernels.backend import TRITON_DTYPES, runs_triton
 
 from . import compact_state as formats
-from .adamw import Rule, alike, torch_adam
+from .adamw import Rule, by_kind, torch_adam
 
 try:
     from stepladder.kernels.triton import triton_compact_adamw as programs
@@ -67,7 +67,7 @@ def compact_adamw_(
         return str(row.bytes), str(row.gradient.dtype), str(programs.multiple([row]))
 
     filled = [index for index, row in enumerate(rows) if row.weight.numel()]
-    for places, fits in alike(filled, kind):
+    for places, fits in by_kind(filled, kind):
         if fits:
             mine = counted if places == list(range(len(rows))) else counted[places]
             programs.update_([rows[i] for i in places], mine, divisor, bad, rule)

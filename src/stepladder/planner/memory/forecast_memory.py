@@ -153,7 +153,7 @@ def state_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> tuple[float, float,
     sliced = sizes.shard if sizes.wrapped else 1
     trained = stage.trained(sizes.tensor, facts.tied_parameters)
     # Slices are over the experts axis too, whether it divides a parameter or holds copies of it.
-    elsewhere = stage.elsewhere(sizes.experts)
+    elsewhere = stage.on_other_ranks(sizes.experts)
     gone = 0.0 if sizes.wrapped else elsewhere
     spared = stage.narrowed(sizes.tensor) * (sizes.parameter - sizes.narrowed)
     spared += stage.packed * (sizes.parameter - 1)

@@ -140,7 +140,7 @@ class StageMoments:
         self.lasting = sizes.micro_batches > 1 or (sizes.gradient_ranks > 1 and kept)
         per_gradient = sizes.gradient + sizes.waiting
         self.per_parameter = per_gradient / (sizes.shard if sizes.wrapped else 1)
-        elsewhere = 0.0 if sizes.wrapped else stage.elsewhere(sizes.experts)
+        elsewhere = 0.0 if sizes.wrapped else stage.on_other_ranks(sizes.experts)
         self.trained = stage.trained(sizes.tensor, facts.tied_parameters) - elsewhere
         self.all_gradients = self.trained * self.per_parameter
         if sizes.settled.updates_in_backward:  # those of one part at a time
@@ -278,7 +278,7 @@ def gathered_bytes(facts: Facts, stage: Stage, sizes: Sizes) -> float:
     """Parameters gathered for use, whichever block is at work."""
     if sizes.zero == 2:  # once, and kept until backward is done
         held = stage.parameters(sizes.tensor, facts.tied_parameters)
-        return (held - stage.elsewhere(sizes.experts)) * sizes.gathered
+        return (held - stage.on_other_ranks(sizes.experts)) * sizes.gathered
     ends = sum(rank_parameters(part, sizes.tensor) for part in stage.ends)
     gathered = 1 + sizes.settled.gathered_ahead  # one works, the others arrive
     return (ends + gathered * largest_block(stage, sizes)) * sizes.gathered

@@ -255,7 +255,7 @@ def local_parameters(facts: Facts, stage: Stage, setting: Setting) -> float:
     """Parameters that this rank updates."""
     sizes = setting.sizes
     trained = stage.trained(sizes.tensor, facts.tied_parameters)
-    return (trained - (0.0 if sizes.zero else stage.elsewhere(sizes.experts))) / sizes.shard
+    return (trained - (0.0 if sizes.zero else stage.on_other_ranks(sizes.experts))) / sizes.shard
 
 
 def optimizer_seconds(

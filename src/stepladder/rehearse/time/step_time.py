@@ -18,8 +18,8 @@ from stepladder.planner.parse_inputs import cluster_of
 from stepladder.planner.time.time_interval import time_interval
 from stepladder.record import Calibration, Interval, Time
 from stepladder.rehearse.fake_subject import few_micro_batches, rows_of_rank
-from stepladder.rehearse.fake_world import Sayings
-from stepladder.rehearse.gpu_recurrent import heard_by
+from stepladder.rehearse.fake_world import Broadcasts
+from stepladder.rehearse.gpu_recurrent import reporting_to
 from stepladder.rehearse.recorder import BACKWARD, FORWARD, Recorder
 from stepladder.rehearse.rehearse_step import played, rehearsable, run_steps, settled_for
 from stepladder.rehearse.workspaces import Workspaces
@@ -119,8 +119,8 @@ def step_operations(
         )
     recorder = Recorder("cpu", Workspaces(device))
     log = OperationLog(recorder)
-    heard = heard_by(log.add_recurrence)
-    with played(eager, rank, device, recorder, Sayings()) as world, log, heard, log.dropout:
+    heard = reporting_to(log.add_recurrence)
+    with played(eager, rank, device, recorder, Broadcasts()) as world, log, heard, log.dropout:
         notes += run_steps(model, eager, world, given, loss, recorder, device)
     step = last_step(log.operations)
     if device != "cpu":

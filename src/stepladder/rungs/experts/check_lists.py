@@ -25,10 +25,10 @@ def check_lists(module: nn.Module, lists: Sequence[ExpertList], tensor: int) -> 
             problem = f"'{one.name}' holds experts as modules, which {tensor} ways would cut"
             remedy = "Use tensor=1 beside experts=, or stack them, as transformers does."
             raise PlanError("layout.tensor", problem, remedy)
-        check_alike(one, module)
+        check_one_structure(one, module)
 
 
-def check_alike(found: ExpertList, module: nn.Module) -> None:
+def check_one_structure(found: ExpertList, module: nn.Module) -> None:
     """Refuse experts of which a rank could not hold some and call the others."""
     first, *others = zip(found.keys, found.experts)
     wanted = tensors_in(first[1])

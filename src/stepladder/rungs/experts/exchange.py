@@ -38,6 +38,11 @@ class ExpertRanks:
         leaving = sum(sent) - sent[self.group.rank()]
         self.sent_bytes += leaving * rows.shape[1:].numel() * rows.element_size()
 
+    def row_numbers(self, mine: Tensor, theirs: Tensor, rows: int | None) -> list[list[int]]:
+        """Rows that go to each rank, of `rows` in all where that is known, and come from each."""
+        numbers: list[list[int]] = torch.stack([mine.sum(1), theirs.sum(1)]).tolist()
+        return numbers
+
 
 class AllToAll(torch.autograd.Function):
     """Rows to other ranks; their gradients come back the same way."""
@@ -84,17 +89,18 @@ class Route:
     ends: Tensor  # where each of them ends
 
 
-def find_route(counts: Tensor, ranks: ExpertRanks) -> Route:
+def find_route(counts: Tensor, ranks: ExpertRanks, rows: int | None = None) -> Route:
     """The way of rows sorted by expert.
 
     Args:
         counts: how many of them go to each expert of all ranks.
+        rows: how many there are, where the host knows it without reading the counts.
     """
     ways = ranks.ways
     mine = counts.long().view(ways, -1)  # (ranks, experts of a rank)
     theirs = torch.empty_like(mine)
     ranks.exchange(theirs, mine.contiguous(), ways * [1], ways * [1])
-    sent, received = torch.stack([mine.sum(1), theirs.sum(1)]).tolist()
+    sent, received = ranks.row_numbers(mine, theirs, rows)
     experts = torch.arange(mine.shape[1], device=mine.device).repeat(ways)
     each = experts.repeat_interleave(theirs.flatten(), output_size=sum(received))
     order = each.argsort(stable=True)
@@ -114,7 +120,7 @@ def through_ranks(
         weights: (tokens, active).
         apply: this rank's experts.
     """
-    route = find_route(count_tokens(routed.ends), ranks)
+    route = find_route(count_tokens(routed.ends), ranks, weights.numel())
     rows = AllToAll.apply(spread(tokens, routed), route.sent, route.received, ranks)
     of_rows = weights.flatten()[routed.order]
     of_rows = AllToAll.apply(of_rows, route.sent, route.received, ranks)

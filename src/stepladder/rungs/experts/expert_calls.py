@@ -36,7 +36,7 @@ class Call:
         return rows.view(*self.rows.shape[:-1], rows.shape[-1])
 
 
-class ReadElsewhere(AttributeError):
+class RemoteExpertRead(AttributeError):
     """A forward reads of an expert what only the rank has that holds it."""
 
 
@@ -57,10 +57,10 @@ class StandIn(nn.Module):
         return self.answer(self.index, rows)
 
     def __getattr__(self, word: str) -> Any:
-        raise ReadElsewhere(word, self.name)
+        raise RemoteExpertRead(word, self.name)
 
 
-class Elsewhere(nn.Module):
+class RemoteExpert(nn.Module):
     """Keeps the place of an expert that another rank holds."""
 
     def __init__(self, name: str, caller: str) -> None:
@@ -72,9 +72,9 @@ class Elsewhere(nn.Module):
         raise ModelError(f"'{self.name}'", problem, REMEDY)
 
 
-def names_elsewhere(module: nn.Module) -> list[str]:
+def remote_experts(module: nn.Module) -> list[str]:
     """Names of the experts that other ranks hold."""
-    return [name for name, part in module.named_modules() if isinstance(part, Elsewhere)]
+    return [name for name, part in module.named_modules() if isinstance(part, RemoteExpert)]
 
 
 class FirstCall(BaseException):
@@ -94,7 +94,7 @@ def standing_in(listed: ExpertList, answer: Answer) -> Iterator[None]:
         entries[key] = StandIn(f"{listed.name}.{key}", index, answer)
     try:
         yield
-    except ReadElsewhere as read:
+    except RemoteExpertRead as read:
         word, name = read.args
         problem = f"'{listed.caller_name}' reads '{word}' of it, and another rank may hold it"
         raise ModelError(f"'{name}'", problem, REMEDY) from read

@@ -35,9 +35,9 @@ from .expert_calls import (
     REMEDY,
     Anchor,
     Call,
-    Elsewhere,
     FirstCall,
     Generators,
+    RemoteExpert,
     Replay,
     standing_in,
 )
@@ -67,8 +67,8 @@ def spread_list(listed: ExpertList, world: World, ranks: ExpertRanks) -> None:
             hold_apart(expert, "experts")
             own.append(expert)
         else:
-            elsewhere = Elsewhere(f"{listed.name}.{key}", listed.caller_name)
-            children_of(listed.container)[key] = elsewhere
+            remote = RemoteExpert(f"{listed.name}.{key}", listed.caller_name)
+            children_of(listed.container)[key] = remote
     caller: Any = listed.caller
     copies = world.group(*COPIES)
     caller._spread_experts = SpreadExperts(listed, own, caller.forward, ranks, copies, trial)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from stepladder.data import Batch
 from stepladder.errors import ModelError
 from stepladder.loss import Loss
-from stepladder.rungs.loss_leaves import parameters_beyond, trained_elsewhere, untrained
+from stepladder.rungs.loss_leaves import parameters_beyond, trained_outside, untrained
 from stepladder.rungs.loss_module import LossModule
 from stepladder.seam.modules import CALL
 from stepladder.seam.pytree import tree_leaves
@@ -72,7 +72,7 @@ def check_parameters(value: Tensor, module: nn.Module, own: LossModule | None) -
     others = [each for each in parameters_beyond(value, ()) if id(each) not in known]
     if any(each is parameter for each in others for parameter in module.parameters()):
         return refusal("its parameters")
-    lost = [each for each in others if not trained_elsewhere(each, module)]
+    lost = [each for each in others if not trained_outside(each, module)]
     return untrained(lost[0]) if lost else None
 
 

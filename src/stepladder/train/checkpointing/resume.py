@@ -21,7 +21,7 @@ from stepladder.checkpoint.integrity import check_files
 from stepladder.errors import RecordError, StepladderError, Unproven
 from stepladder.model.structure import compare_structures
 from stepladder.plan import AXES
-from stepladder.rungs.experts.expert_calls import names_elsewhere
+from stepladder.rungs.experts.expert_calls import remote_experts
 from stepladder.rungs.parameter_shards import reshard
 from stepladder.train.data_loader.loader_position import KEY
 from stepladder.train.data_loader.stream_places import KEY as STREAM_KEY
@@ -248,7 +248,7 @@ def check_same_model(path: Path, manifest: Manifest, run: Engine) -> None:
     saved: dict[str, Any] = {name: entry.shape for name, entry in manifest.tensors.items()}
     names = set(expected := model_shapes(run.climbed))
     if run.world.layout.pipeline == 1:  # a stage needs only its own
-        apart = names_elsewhere(run.module)  # as a rank does only its own experts
+        apart = remote_experts(run.module)  # as a rank does only its own experts
         elsewhere = tuple([f"{stored_path(name, run.climbed)}." for name in apart])
         names |= {n for n in saved if n.startswith("model/") and not n.startswith(elsewhere)}
     for name in sorted(names):

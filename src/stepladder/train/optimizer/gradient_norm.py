@@ -123,7 +123,7 @@ def gather_rows(
     shards: Sequence[ParameterShard], rows: list[torch.Tensor], world: World
 ) -> list[torch.Tensor]:
     """The squares of all rows of each parameter, from the ranks that have them."""
-    sharded = [index for index, shard in enumerate(shards) if has_rows_elsewhere(shard)]
+    sharded = [index for index, shard in enumerate(shards) if has_rows_on_other_ranks(shard)]
     if not sharded:
         return rows
     group = world.group(*SLICES)
@@ -138,6 +138,6 @@ def gather_rows(
     return whole
 
 
-def has_rows_elsewhere(shard: ParameterShard) -> bool:
+def has_rows_on_other_ranks(shard: ParameterShard) -> bool:
     """Whether other ranks have the other rows of the gradient; ZeRO 1 has whole gradients."""
     return bool(shard.axes) and shard.flat is None

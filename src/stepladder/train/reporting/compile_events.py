@@ -33,7 +33,7 @@ class CompileEvents:
         return cls(watch_compilations() if compiles else None)
 
     @contextmanager
-    def told_of(self, engine: Steps) -> Iterator[None]:
+    def recording_events(self, engine: Steps) -> Iterator[None]:
         """A step, after which what it compiled is among the events."""
         if self.watched is None:
             yield

@@ -23,7 +23,7 @@ class Clock:
 
     def compiling(self, engine: Steps) -> AbstractContextManager[None]:
         """Context of one step, after which the engine's events say what it compiled."""
-        return self.compiler.told_of(engine)
+        return self.compiler.recording_events(engine)
 
     def restart(self, step: int) -> None:
         self._since, self._step, self._waited = time.perf_counter(), step, 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from stepladder.kernels import are_alike, has_convolutions
+from stepladder.kernels import has_convolutions, have_one_structure
 from stepladder.kernels.fused_head import why_not_fused
 from stepladder.loss import Loss
 from stepladder.model import find_anatomy
@@ -74,7 +74,7 @@ def ways_to_run(
     yield False, False
     anatomy = find_anatomy(module)
     blocks = anatomy.blocks_of(module) if anatomy.blocks else []
-    alike = are_alike([block for _, block in blocks])
+    alike = have_one_structure([block for _, block in blocks])
     if several and alike:  # a whole module has its gradients all at once, and none to send before
         yield "blocks", False
         yield "blocks", True

@@ -80,7 +80,7 @@ class Contest:
         self.begin(what, plan)
         trial, run = self.time(plan)
         if self.reference is not None and not trial.dropped:
-            trial = trial.held_against(self.reference)
+            trial = trial.checked_against(self.reference)
         if wins is not None and self.best is not None and not trial.dropped:
             trial = trial.drop(wins(trial, self.best))
         self.trials.append(trial)

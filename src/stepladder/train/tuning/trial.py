@@ -72,7 +72,7 @@ class Trial:
         """This trial, dropped where there is a reason."""
         return replace(self, dropped=why)
 
-    def held_against(self, reference: Trial) -> Trial:
+    def checked_against(self, reference: Trial) -> Trial:
         """This trial, dropped where its first step computed something else."""
         work = self.plan.precision.work
         for what, mine, other, tolerance in (

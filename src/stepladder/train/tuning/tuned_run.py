@@ -83,7 +83,7 @@ class Tuning:
 
     def hand_over(self, run: Run, *, at_first_step: bool) -> None:
         """Tell a run that was just built what was tried, or have it tried when it has a batch."""
-        run.events += self.tuner.told
+        run.events += self.tuner.events
         run.tuned_seconds = self.tuner.step_seconds
         run.retune = self.retune if at_first_step else None
 
@@ -94,7 +94,7 @@ class Tuning:
             return
         own = run.own_batch(batch)  # in the width that the module has by now
         choice = self.choose(Choice(run.plan, run.because), run.module, own)
-        run.events += self.tuner.told
+        run.events += self.tuner.events
         run.because, run.tuned_seconds = choice.because, self.tuner.step_seconds
         if choice.plan == run.plan:
             return

@@ -41,7 +41,7 @@ class Tuner:
     device: torch.device
     several: bool = False  # ranks, each of which tries the plans alone
     silent: bool = False  # another rank says what is tried
-    told: list[str] = field(default_factory=list)  # what was tried, for the run's events
+    events: list[str] = field(default_factory=list)  # what was tried, for the run's events
     step_seconds: float | None = None  # of the plan that was chosen
 
     def choose(
@@ -73,7 +73,7 @@ class Tuner:
         self.try_smaller(contest, plans)
         self.try_exact(contest)
         contest.end()
-        self.told += [f"tuning: {trial}" for trial in contest.trials]
+        self.events += [f"tuning: {trial}" for trial in contest.trials]
         if contest.best is None:
             return plan, f"no plan could be tried: {contest.trials[0].dropped}"
         because, self.step_seconds = (

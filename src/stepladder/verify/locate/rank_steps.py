@@ -101,7 +101,7 @@ class RankWatch:
         for chunk in how.chunks:
             comparable = comparable_on_stage(how, chunk, self.run.climbed.anatomy, self.layout)
             taps = Taps(chunk.view.named_modules(), partial(self.note, comparable))
-            chunk.run = partial(run_noted, self, taps, chunk.run)
+            chunk.run = partial(run_recorded, self, taps, chunk.run)
 
     def begin(self, name: Path, batch: Batch) -> None:
         """Before a step: what is expected of it."""
@@ -199,7 +199,7 @@ class RankWatch:
         self.add(compare(site, None, found, [expected]))
 
 
-def run_noted(watch: RankWatch, taps: Taps, run: Any, chunk: StageModule) -> Tensor:
+def run_recorded(watch: RankWatch, taps: Taps, run: Any, chunk: StageModule) -> Tensor:
     """Run a stage; within a step, with an eye on it."""
     if not torch.is_grad_enabled():
         return run(chunk)

@@ -101,7 +101,7 @@ def recorded_steps(loop: PlainLoop, samples: Any, course: Course) -> tuple[Taps,
 
     taps = Taps(loop.module.named_modules(), note)
     for name, parameter in loop.trained.items():
-        parameter.register_post_accumulate_grad_hook(gradient_noted(name, note))
+        parameter.register_post_accumulate_grad_hook(gradient_recorder(name, note))
 
     def steps() -> Iterator[Record]:
         taken = plain_steps(loop, samples, course)
@@ -116,7 +116,7 @@ def recorded_steps(loop: PlainLoop, samples: Any, course: Course) -> tuple[Taps,
     return taps, islice(steps(), course.steps)
 
 
-def gradient_noted(name: str, note: Callable[..., None]) -> Callable[[Tensor], None]:
+def gradient_recorder(name: str, note: Callable[..., None]) -> Callable[[Tensor], None]:
     def hook(parameter: Tensor) -> None:
         gradient = parameter.grad
         if gradient is not None:

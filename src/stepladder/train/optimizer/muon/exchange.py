@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stepladder.checkpoint import TensorSlice
 
-from .held_matrices import HeldMatrix
+from .matrix_shards import MatrixShard
 from .shared_work import Message, Share, results_from_owners, slices_to_owners
 
 Wait = Callable[[], None]
@@ -61,7 +61,7 @@ class Round:
     results: Mail
 
 
-def rounds_of(held: Sequence[HeldMatrix], share: Share, rank: int) -> list[Round]:
+def rounds_of(held: Sequence[MatrixShard], share: Share, rank: int) -> list[Round]:
     found = []
     for number in range(share.num_rounds):
         inside = share.in_round(number)
@@ -91,7 +91,7 @@ class Stack:
 class Exchange:
     """Buffers and collectives among the ranks of a stage."""
 
-    held: Sequence[HeldMatrix]
+    held: Sequence[MatrixShard]
     dtype: torch.dtype  # what is computed and sent
     device: torch.device
     group: dist.ProcessGroup | None  # None: one rank

@@ -27,7 +27,7 @@ from stepladder.world import World, deterministic
 from stepladder.world.seed import one_thread
 
 from .exchange import Exchange, Mail, rounds_of
-from .held_matrices import HeldMatrix, hold_matrices
+from .matrix_shards import MatrixShard, find_matrix_shards
 from .matrix_work import MatrixWork
 from .muon import Muon
 from .newton_schulz import newton_schulz, orthogonalise
@@ -85,7 +85,7 @@ def make_muon(
         for shard in climbed.shards
         if (name := first.get(shard.name, shard.name)) in chosen.shapes
     }
-    held = hold_matrices(climbed.shards, shapes, world)
+    held = find_matrix_shards(climbed.shards, shapes, world)
     owned = [(shard.name, shard.owned) for shard in climbed.shards]
     # A pipeline stage may have no trainable parameter; torch's optimizers need one.
     named = owned or [("", nn.Parameter(torch.empty(0)))]
@@ -141,7 +141,7 @@ def share_of(how: Optimizer) -> float:
     return how.adamw_lr / how.lr if how.lr else 1.0
 
 
-def divide_work(held: Sequence[HeldMatrix], settled: SettledPlan, world: World) -> MatrixWork:
+def divide_work(held: Sequence[MatrixShard], settled: SettledPlan, world: World) -> MatrixWork:
     """Who computes which matrix, by forecast."""
     how, device = settled.plan.optimizer, world.device
     dtype = getattr(torch, settled.plan.precision.work)

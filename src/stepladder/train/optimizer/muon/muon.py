@@ -21,7 +21,7 @@ from stepladder.seam.operators import foreach_divide_
 from stepladder.train.optimizer.master_weights import MASTER, MasterAdam
 
 from .exchange import Round, nothing
-from .held_matrices import HeldMatrix
+from .matrix_shards import MatrixShard
 from .matrix_work import MatrixWork, Pieces, UnderWay
 from .newton_schulz import divide_by_row_means
 from .row_means import row_shape, share_row_means
@@ -74,7 +74,7 @@ class Muon(torch.optim.Optimizer):
         self.state.update(made.state)
         return made
 
-    def begin(self, one: HeldMatrix) -> dict[str, Tensor]:
+    def begin(self, one: MatrixShard) -> dict[str, Tensor]:
         """What a matrix starts with."""
         state: dict[str, Tensor] = {}
         if self.masters is not None:
@@ -185,7 +185,7 @@ class Muon(torch.optim.Optimizer):
         return means
 
     def apply(
-        self, one: HeldMatrix, group: dict[str, Any], pieces: Pieces, bad: Tensor | None
+        self, one: MatrixShard, group: dict[str, Any], pieces: Pieces, bad: Tensor | None
     ) -> None:
         """Update this rank's part of a matrix."""
         if one.owned.grad is None:
@@ -202,7 +202,7 @@ class Muon(torch.optim.Optimizer):
         if p is not one.owned:
             one.owned.copy_(p)
 
-    def factor(self, one: HeldMatrix) -> float:
+    def factor(self, one: MatrixShard) -> float:
         """Of the learning rate, by the shape of the matrix."""
         rows, columns = one.matrix.shape.rows, one.matrix.shape.columns
         if self.how.adjust == MATCH:

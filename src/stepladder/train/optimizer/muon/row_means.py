@@ -11,18 +11,18 @@ from torch import Tensor
 from stepladder.checkpoint import whole_slice
 
 from .exchange import Exchange, Mail, View, parts_of, split
-from .held_matrices import HeldMatrix
+from .matrix_shards import MatrixShard
 from .shared_work import Message, Share, nearest
 
 
-def row_shape(one: HeldMatrix) -> tuple[int, ...]:
+def row_shape(one: MatrixShard) -> tuple[int, ...]:
     """Of one number for each row of a parameter's matrices."""
     whole = one.whole
     rows = len(whole) - 1 if one.matrix.shape.count > 1 or len(whole) == 2 else 1
     return (*whole[:rows], *(1 for _ in whole[rows:]))
 
 
-def row_messages(held: Sequence[HeldMatrix], share: Share) -> Iterator[Message]:
+def row_messages(held: Sequence[MatrixShard], share: Share) -> Iterator[Message]:
     """The means of a matrix's rows, from an owner to each rank of the stage that is none."""
     for index, (one, owners) in enumerate(zip(held, share.owners)):
         rows = whole_slice(row_shape(one))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from stepladder.plan import Layout
-from stepladder.train.optimizer.muon.held_matrices import copy_numbers, stage_ranks
+from stepladder.train.optimizer.muon.matrix_shards import copy_numbers, stage_ranks
 from stepladder.world import Place, World
 
 LAYOUT = Layout(pipeline=2, replicate=2, shard=2)

@@ -32,7 +32,7 @@ class Strides:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMatrix:
+class MatrixShard:
     """This rank's part of a matrix: what its optimizer updates, slice by slice."""
 
     owned: nn.Parameter
@@ -41,9 +41,9 @@ class HeldMatrix:
     places: Mapping[TensorSlice, Strides]
 
 
-def hold_matrices(
+def find_matrix_shards(
     shards: Sequence[ParameterShard], shapes: Mapping[str, MatrixShape], world: World
-) -> list[HeldMatrix]:
+) -> list[MatrixShard]:
     """The matrices among a stage's parameters; every rank of the world calls it."""
     mine = [shard for shard in shards if shard.name in shapes]
     places = [places_of(shard) for shard in mine]
@@ -51,7 +51,7 @@ def hold_matrices(
     stage = stage_ranks(world)
     others = [read_slices(texts[rank]) for rank in stage]
     return [
-        HeldMatrix(
+        MatrixShard(
             shard.owned,
             Matrix(
                 shard.name,
