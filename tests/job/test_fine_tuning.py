@@ -1,13 +1,15 @@
 """From published weights and a file of conversations to a folder that other programs load."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
 import stepladder as sl
 from stepladder.cli.main import main
-from stepladder.errors import PlanError, RecordError
+from stepladder.errors import ModelError, PlanError, RecordError
+from stepladder.record import Journal
 
 transformers = pytest.importorskip("transformers", reason="their models are built by their library")
 tokenizers = pytest.importorskip("tokenizers")
@@ -98,6 +100,25 @@ def test_a_model_starts_from_the_weights_in_its_folder_unless_random_ones_are_as
         tuned(folder, f"start-{same}", *words)
         found = transformers.AutoModelForCausalLM.from_pretrained(out)
         assert torch.equal(found.lm_head.weight, published.lm_head.weight) is same
+
+
+def test_a_folder_without_weights_is_refused_unless_random_ones_are_asked_for(folder):
+    bare = folder / "bare"
+    shutil.copytree(folder / "model", bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    words = ["--model.name", str(bare), "--train.steps", "1"]
+    with pytest.raises(ModelError, match=r"no \*.safetensors, .*write --model.weights random"):
+        tuned(folder, "from-nothing", *words)
+    assert tuned(folder, "from-random", *words, "--model.weights", "random").losses
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_anew_when_it_is_resumed(folder):
+    words = ["--train.steps", "1", "--run.resume", "true"]
+    with pytest.raises(RecordError, match="holds none"):
+        tuned(folder, "never-begun", *words)
+    Journal(folder / "cut-off").close()
+    assert tuned(folder, "cut-off", *words).losses
+    said = [entry["text"] for entry in events(folder, "cut-off", "event")]
+    assert any(text.endswith("has no checkpoint yet: begins anew") for text in said), said
 
 
 @pytest.fixture(scope="module")

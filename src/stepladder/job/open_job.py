@@ -28,9 +28,11 @@ from stepladder.job.opening.run_folder import (
     choose_folder,
     describe_data_changes,
     describe_restart,
+    was_begun,
     write_text,
 )
 from stepladder.job.opening.size_run import size_run
+from stepladder.job.opening.start_weights import check_weights
 from stepladder.job.preferences.prefer_answers import check_preferences, read_loss
 from stepladder.job.preferences.reference_model import set_reference
 from stepladder.job.summary.forecast_comparison import ForecastComparison
@@ -67,6 +69,7 @@ def open_job(
     place = Place.from_environment()
     plan, refitted = fit_ranks(plan, recipe, place.num_ranks, elastic=elastic)
     folder = choose_folder(recipe, elastic=elastic)
+    begun = was_begun(folder)
     check_exports(recipe)
     targets = parse_targets(recipe.run.track)
     start = max(recipe.run.timeout_seconds, START_SECONDS)
@@ -74,6 +77,7 @@ def open_job(
     module = build_model(recipe)
     training, validation = open_sources(recipe, module)
     loss = read_loss(recipe, module, training)
+    weights = check_weights(recipe, training)
     check_data(module, training, recipe)
     sample = first_sample(training, module)
     code = user_code(recipe)
@@ -99,8 +103,8 @@ def open_job(
     job.display = display or job.display
     run.because = run.because or (chosen.because if chosen else "")
     run.events += set_reference(run, recipe, folder, training, validation)
-    run.events += filter(None, (refitted, code.taken, *getattr(training, "notes", ())))
-    open_folder(job)
+    run.events += filter(None, (refitted, *weights, code.taken, *getattr(training, "notes", ())))
+    open_folder(job, begun=begun)
     return job
 
 
@@ -121,10 +125,18 @@ def start_planned(
     return run
 
 
-def open_folder(job: TrainingJob) -> None:
-    """Resume where that is asked for; write recipe and plan beside the journal."""
+def open_folder(job: TrainingJob, *, begun: bool = False) -> None:
+    """Resume where that is asked for; write recipe and plan beside the journal.
+
+    Args:
+        begun: a run was started in the folder before; it may have ended without a checkpoint.
+    """
     if job.recipe.run.resume:
-        job.run.load(job.folder)
+        told = job.run.world.gather_texts("begun" if begun else "")[0]  # rank 0 looked first
+        if job.run.resume(job.folder) is None:
+            if not told:
+                job.run.load(job.folder)  # refused: nothing was ever saved there
+            job.run.events.append(f"run.resume: {job.folder} has no checkpoint yet: begins anew")
     elif job.elastic:
         job.run.resume(job.folder)
     if not job.first:

@@ -54,6 +54,9 @@ def test_an_input_stands_below_its_instruction(tmp_path):
         ("{", "line 1 of .* is not JSON"),
         ("[1]", "line 1 of .* is no JSON object"),
         ({"text": "words"}, "has the keys 'text', and no prompt and answer"),
+        ({"prompt": 1, "response": 4}, "a 'prompt' that is no text but int and has a 'response'"),
+        ({"prompt": "?", "chosen": "!"}, "has 'chosen' and no 'rejected': a preference has both"),
+        ({"prompt": "?", "chosen": "a", "rejected": "b"}, "and the first line .* a conversation"),
         ({"messages": "words"}, "has messages that are no list"),
         ({"messages": [{"role": "user"}]}, "has a message without a role and a text"),
         ({"messages": [{"role": "user", "content": "?"}]}, "no message of the assistant to learn"),
@@ -110,6 +113,12 @@ def test_two_answers_have_one_beginning_of_which_nothing_is_learned(tmp_path, re
 )
 def test_a_line_without_two_answers_to_a_prompt_is_named(tmp_path, record):
     with pytest.raises(DataError, match="line 1 of .* has no prompt with two different answers"):
+        read_preferences(written(tmp_path, record))
+
+
+def test_an_empty_answer_of_two_is_named(tmp_path):
+    record = {"prompt": "2 + 2?", "chosen": "4", "rejected": []}
+    with pytest.raises(DataError, match=r"\('rejected' is empty\)"):
         read_preferences(written(tmp_path, record))
 
 

@@ -113,7 +113,12 @@ def preference_of(record: Mapping[str, Any], where: str) -> tuple[Conversation, 
         before, ends = ends[0][:shared], [end[shared:] for end in ends]
     told = [[turn for turn in end if turn.is_answer] for end in ends]
     if not before or not all(told) or ends[0] == ends[1]:
-        problem = f"{where} has no prompt with two different answers"
+        wrong = [
+            *(f"'{key}' is empty" for key, end in zip(("chosen", "rejected"), told) if not end),
+            *(["no prompt"] if not before else []),
+        ]
+        why = f" ({', '.join(wrong)})" if wrong else ""
+        problem = f"{where} has no prompt with two different answers{why}"
         remedy = 'Write {"prompt": "...", "chosen": "...", "rejected": "..."} on each line.'
         raise DataError(FIELD, problem, remedy)
     known = sum(turn.is_answer for turn in before)
@@ -137,14 +142,31 @@ def conversation_of(record: Mapping[str, Any], where: str) -> Conversation:
     prompt = next((record[key] for key in PROMPTS if key in record), None)
     answer = next((record[key] for key in ANSWERS if key in record), None)
     if not isinstance(prompt, str) or not isinstance(answer, str):
-        keys = ", ".join(map(repr, record)) or "none"
-        raise DataError(FIELD, f"{where} has the keys {keys}, and no prompt and answer", EXAMPLE)
+        raise DataError(FIELD, f"{where} {why_no_conversation(record)}", EXAMPLE)
     extra = record.get("input") or ""
     if not isinstance(extra, str):
         problem = f"{where} has an input that is no text"
         raise DataError(FIELD, problem, "Write the input in quotes, or leave it out.")
     prompt = f"{prompt}\n\n{extra}" if extra else prompt
     return Conversation((Turn("user", prompt), Turn("assistant", answer)), where, instruction=True)
+
+
+def why_no_conversation(record: Mapping[str, Any]) -> str:
+    """What a line has in place of a prompt and an answer."""
+    keys = ", ".join(map(repr, record)) or "none"
+    if (pair := {"chosen", "rejected"} & record.keys()) and len(pair) == 1:
+        (other,) = {"chosen", "rejected"} - pair
+        return f"has '{pair.pop()}' and no '{other}': a preference has both"
+    if pair:
+        return "is a preference, and the first line of the file is a conversation"
+    no_texts = [
+        f"has a '{key}' that is no text but {type(record[key]).__name__}"
+        for key in (*PROMPTS, *ANSWERS)
+        if key in record and not isinstance(record[key], str)
+    ]
+    if no_texts:
+        return " and ".join(no_texts)
+    return f"has the keys {keys}, and no prompt and answer"
 
 
 def read_turns(messages: Any, where: str) -> tuple[Turn, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from stepladder.errors import PlanError, RecordError
 from stepladder.plan import Recipe, read_recipe
 from stepladder.record import read_journal
+from stepladder.record.journal import JOURNAL_FILE
 
 NO_SAMPLE_CHANGES = ("workers", "faults", "longest")  # data settings that change no sample
 
@@ -26,6 +27,11 @@ def choose_folder(recipe: Recipe, *, elastic: bool = False) -> Path:
     return folder
 
 
+def was_begun(folder: Path) -> bool:
+    """Whether a run was started in the folder, which may have no checkpoint yet."""
+    return (folder / JOURNAL_FILE).exists()
+
+
 def unused_folder() -> Path:
     """A folder named after the time; runs that start within one second get numbers as well."""
     named = time.strftime("runs/%Y-%m-%d-%H%M%S")
@@ -35,7 +41,7 @@ def unused_folder() -> Path:
 
 def describe_restart(folder: Path, step: int, ranks: int) -> list[str]:
     """One sentence where the run was started before: how often, on how many ranks, from where."""
-    starts = list(read_journal(folder, kind="start")) if (folder / "journal.jsonl").exists() else []
+    starts = list(read_journal(folder, kind="start")) if (folder / JOURNAL_FILE).exists() else []
     if not starts:
         return []
     before = starts[-1].get("ranks", ranks)

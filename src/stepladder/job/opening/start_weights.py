@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stepladder.data import Source
+from stepladder.data.conversations.conversation_rows import ConversationRows
+from stepladder.data.conversations.preference_rows import PreferenceRows
+from stepladder.errors import ModelError
 from stepladder.model.huggingface.pretrained import is_pretrained_path
 from stepladder.plan import Recipe
 
@@ -22,6 +26,18 @@ def start_weights(recipe: Recipe) -> Path | None:
     if given:
         return None if given == RANDOM else Path(given).expanduser()
     return home if home and any(home.glob("*.safetensors")) else None
+
+
+def check_weights(recipe: Recipe, training: Source) -> list[str]:
+    """Say that a folder has no weights to start from; refuse it where a trained model is tuned."""
+    home = model_folder(recipe)
+    if recipe.model.weights or home is None or start_weights(recipe) is not None:
+        return []
+    problem = f"'{home}' has no *.safetensors, so the model would start from random values"
+    if isinstance(training, ConversationRows | PreferenceRows) and not recipe.run.resume:
+        remedy = f"Copy its weights there, name them, or write --model.weights {RANDOM}."
+        raise ModelError("model.weights", problem, remedy)
+    return [f"model.weights: {problem.replace('would start', 'starts')}"]
 
 
 def weights_text(recipe: Recipe) -> str:
