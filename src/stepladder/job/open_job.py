@@ -69,7 +69,7 @@ def open_job(
     place = Place.from_environment()
     plan, refitted = fit_ranks(plan, recipe, place.num_ranks, elastic=elastic)
     folder = choose_folder(recipe, elastic=elastic)
-    begun = was_begun(folder)
+    begun = was_begun(folder)  # before this run writes there
     check_exports(recipe)
     targets = parse_targets(recipe.run.track)
     start = max(recipe.run.timeout_seconds, START_SECONDS)
@@ -90,15 +90,14 @@ def open_job(
     if writes:
         board.post("folder", str(folder))
     folder = Path(board.read("folder", start))  # its name may hold the time of day
-    journal = open_run_journal(folder, targets, run, stack) if writes else NullJournal()
-    run.journal = journal
+    run.journal = open_run_journal(folder, targets, run, stack) if writes else NullJournal()
     sized = None
     if chosen and chosen.sized:
         (display or NoDisplay()).opening(opening_text(recipe, run.plan))
         sized = size_run(run, recipe, training, validation, sample=sample, began=began)
         recipe = sized.recipe
     comparison = sized.comparison if sized else ForecastComparison.start(run, run.plan, sample)
-    job = TrainingJob(recipe, run, folder, training, validation, journal, comparison)
+    job = TrainingJob(recipe, run, folder, training, validation, run.journal, comparison)
     job.elastic, job.began, job.sized = elastic, began, sized
     job.display = display or job.display
     run.because = run.because or (chosen.because if chosen else "")
