@@ -83,7 +83,7 @@ def open_job(
     code = user_code(recipe)
     tries = plan is None and not words and not (chosen and chosen.sized)
     if words := words_where_none(recipe, training, elastic=elastic) if tries else words:
-        run = start_automatic(recipe, module, words, training, loss)
+        run, recipe = start_automatic(recipe, module, words, training, loss)
     else:
         run = start_planned(recipe, module, plan, training, sample, loss)
     board, writes = run.world.notes, run.world.is_rank_zero

@@ -47,6 +47,7 @@ def test_training_with_a_plan_that_was_tried_is_as_with_that_plan_written_out(
 def test_a_batch_among_the_words_is_the_runs(tmp_path):
     job.train(settings=[*TINY, "--run.folder", str(tmp_path)], plan="auto bf16 batch=8")
     assert plan_in(tmp_path).batch.sequences == 8
+    assert read_recipe(tmp_path / "run.toml").train.batch == 8  # and not the recipe's 4
     assert plan_in(tmp_path).precision.compute == "bf16"
 
 

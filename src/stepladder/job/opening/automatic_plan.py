@@ -72,8 +72,9 @@ def start_automatic(
     words: str,
     training: Source,
     loss: str | LossFunction | None,
-) -> Run:
-    """A run with the plan that `climb` chooses for this recipe's batch and optimizer."""
+) -> tuple[Run, Recipe]:
+    """A run with the plan that `climb` chooses for this recipe's optimizer and batch, or for the
+    batch among the words, which the recipe then has."""
     if isinstance(training, PreferenceRows):
         problem = "'auto' tries plans before the reference model has judged the pairs of answers"
         raise PlanError("plan", problem, "Write the plan out, such as 'bf16 micro=4', or none.")
@@ -85,4 +86,5 @@ def start_automatic(
     order = SampleOrder(len(training), recipe.data.seed)
     sample = load_batch(training, order, np.arange(rows))
     optimizer = recipe_optimizer(recipe, size)
-    return climb_recipe(recipe, module, plan=words, sample=sample, loss=loss, optimizer=optimizer)
+    run = climb_recipe(recipe, module, plan=words, sample=sample, loss=loss, optimizer=optimizer)
+    return run, replace(recipe, train=replace(recipe.train, batch=size))
