@@ -124,7 +124,7 @@ def start_planned(
     return run
 
 
-def open_folder(job: TrainingJob, *, begun: bool = False) -> None:
+def open_folder(job: TrainingJob, *, begun: bool) -> None:
     """Resume where that is asked for; write recipe and plan beside the journal.
 
     Args:

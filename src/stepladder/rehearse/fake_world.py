@@ -139,7 +139,12 @@ def balanced(
     ranks: ExpertRanks, mine: torch.Tensor, theirs: torch.Tensor, rows: int | None
 ) -> list[list[int]]:
     """As many rows to each rank as to any other, and as many back: no router has decided."""
-    assert rows is not None
+    if rows is None:
+        raise PlanError(
+            "rehearse",
+            "what experts in a list are called with depends on numbers",
+            "Use the forecast, or measure the step.",
+        )
     each = [rows // ranks.ways + (rank < rows % ranks.ways) for rank in range(ranks.ways)]
     return [each, each]
 

@@ -212,7 +212,7 @@ SHARDING = (
         "torch",
         "utils._python_dispatch._disable_current_modes _C.DisableTorchFunction",
         "meshes that know their ranks while tensors have no numbers",
-        ("layout", "a layout that joins axes (replicate, shard and context)", UPGRADE),
+        ("rehearse", "rehearsing a plan of several ranks", UPGRADE),
     ),
     *needed(
         "torch.distributed.device_mesh.DeviceMesh",

@@ -41,7 +41,7 @@ def unused_folder() -> Path:
 
 def describe_restart(folder: Path, step: int, ranks: int) -> list[str]:
     """One sentence where the run was started before: how often, on how many ranks, from where."""
-    starts = list(read_journal(folder, kind="start")) if (folder / JOURNAL_FILE).exists() else []
+    starts = list(read_journal(folder, kind="start")) if was_begun(folder) else []
     if not starts:
         return []
     before = starts[-1].get("ranks", ranks)

@@ -29,15 +29,16 @@ def start_weights(recipe: Recipe) -> Path | None:
 
 
 def check_weights(recipe: Recipe, training: Source) -> list[str]:
-    """Say that a folder has no weights to start from; refuse it where a trained model is tuned."""
+    """Say that a run begins without the weights of its folder; refuse to tune a model like that."""
     home = model_folder(recipe)
-    if recipe.model.weights or home is None or start_weights(recipe) is not None:
+    given = recipe.model.weights or start_weights(recipe) or recipe.run.resume
+    if home is None or given:
         return []
-    problem = f"'{home}' has no *.safetensors, so the model would start from random values"
-    if isinstance(training, ConversationRows | PreferenceRows) and not recipe.run.resume:
+    problem = f"'{home}' has no *.safetensors, and a run without weights starts from random values"
+    if isinstance(training, ConversationRows | PreferenceRows):
         remedy = f"Copy its weights there, name them, or write --model.weights {RANDOM}."
         raise ModelError("model.weights", problem, remedy)
-    return [f"model.weights: {problem.replace('would start', 'starts')}"]
+    return [f"model.weights: {problem}"]
 
 
 def weights_text(recipe: Recipe) -> str:

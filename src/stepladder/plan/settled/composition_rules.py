@@ -97,7 +97,7 @@ def graphs_offload_nothing(plan: Plan) -> PlanError | None:
 
 
 def optimizer_keeps_masters(plan: Plan) -> PlanError | None:
-    name = plan.optimizer.name.removeprefix(PYTHON)
+    name = plan.optimizer.name
     if not plan.precision.masters or name in ("adamw", "adam"):
         return None
     if name == "muon":
@@ -105,7 +105,7 @@ def optimizer_keeps_masters(plan: Plan) -> PlanError | None:
             return None
         problem = f"{plan.precision} has been compared with one device under Adam only"
         return PlanError("optimizer", problem, "Use adamw, or precision=bf16-master.")
-    problem = f"{name} keeps no masters, and {plan.precision} needs them"
+    problem = f"{name.removeprefix(PYTHON)} keeps no masters, and {plan.precision} needs them"
     return PlanError("optimizer", problem, "Use adamw, or precision=bf16.")
 
 

@@ -223,8 +223,8 @@ def per_token(outputs: Any, length: int) -> Tensor | None:
 
 def summed(loss: Loss, outputs: Any, batch: Batch) -> Tensor:
     """The loss times what it is a mean over; zero on a stage that has no outputs."""
-    count = 1.0 if loss.sums else loss.count(batch)
-    count = 0.0 if outputs is None else count
+    weight = 1.0 if loss.sums else loss.count(batch)
+    count = 0.0 if outputs is None else weight
     mean = loss.mean(outputs, batch) if count else torch.zeros((), device=batch.targets.device)
     return local(mean).float() * count
 
